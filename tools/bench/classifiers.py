@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
-import urllib.request
 from pathlib import Path
 
 import torch
+from rest import post_json
 
 from .harness import package, refuse_differences
 from .load import Loaded, http_post, load
@@ -18,15 +17,6 @@ from .ragged import LONGEST, log_normal
 PLAIN, OURS = "plain", "ours"
 TOKENS = 10_000
 _SEQUENCES, _COMPARED = 512, 64
-_SETTINGS = {"workers": 1, "batch_size": 32, "delay_ms": 1, "precision": "float32"}
-"""Settings in which archives of the classifier may differ."""
-_FRONTEND = """\
-minWorkers: {workers}
-maxWorkers: {workers}
-batchSize: {batch_size}
-maxBatchDelay: {delay_ms}
-responseTimeout: 60
-"""
 _BLOCK = f"""\
 neuron_lstm:
   inputs:
@@ -45,11 +35,20 @@ def make_model() -> TokenClassifier:
     return TokenClassifier().eval()
 
 
-def make_archive(model: TokenClassifier, name: str, store: Path, **settings: object) -> Path:
+def make_archive(
+    model: TokenClassifier,
+    name: str,
+    store: Path,
+    workers: int = 1,
+    batch_size: int = 32,
+    delay_ms: int = 1,
+    precision: str = "float32",
+) -> Path:
     """Write `plain.mar` or `ours.mar` to the folder `store`, and return its path; raises `BenchmarkFailed`."""
-    shutil.copy(Path(__file__).parent / "models" / "plain_handler.py", store)
-    config = (_FRONTEND + (_BLOCK if name == OURS else "")).format(**{**_SETTINGS, **settings})
-    package(model, config, store, name, handler=None if name == OURS else "plain_handler.py")
+    handler = None if name == OURS else str(Path(__file__).parent / "models" / "plain_handler.py")
+    frontend = {"minWorkers": workers, "maxWorkers": workers, "batchSize": batch_size, "maxBatchDelay": delay_ms}
+    block = _BLOCK.format(precision=precision) if name == OURS else ""
+    package(model, block, store, name, handler=handler, frontend=frontend)
     return store / f"{name}.mar"
 
 
@@ -65,11 +64,7 @@ def compare(port: int, path: str, model: TokenClassifier, tolerance: float = 1e-
     for ids in draw_sequences()[:_COMPARED]:
         with torch.inference_mode():
             expected = model(torch.tensor([ids]), torch.tensor([len(ids)]))[0]
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}{path}", json.dumps(ids).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            answer = torch.tensor(json.load(reply))
+        answer = torch.tensor(post_json(port, path, ids).json)
         refuse_differences(path, [answer], [expected], tolerance)
 
 

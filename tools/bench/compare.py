@@ -12,21 +12,28 @@ import json
 import os
 import random
 import resource
+import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import torch
 
-from .commits import Side, checked_out, environment, refuse_other_code, share_costs
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import renewed_list
+from torchserve_neuron_lstm.config.manifest import FILE_NAME
+from torchserve_neuron_lstm.handlers.neuron_lstm import LIST
+
+from . import compare_child
 from .compare_child import FIGURES, Kind
-from .harness import BenchmarkFailed, package, refuse_differences, tell
+from .harness import BenchmarkFailed, in_rounds, package, refuse_differences, tell
 from .models.classifier import TokenClassifier
 from .report import Result, Row, Table
 
@@ -35,13 +42,8 @@ TURNS = 12
 """Slices of each side for each figure in a pair. The best one counts."""
 BUSY = 0.9
 _ROOT = Path(__file__).resolve().parents[2]
-_CHILD = Path(__file__).with_name("compare_child.py")
 _TOLERANCE = 1e-4
 _CONFIG = """\
-minWorkers: 1
-maxWorkers: 1
-batchSize: 32
-maxBatchDelay: 2
 neuron_lstm:
   model: {{args: {args}}}
   inputs: {{ids: {input}}}
@@ -57,12 +59,26 @@ _MODELS: Mapping[Kind, tuple[dict[str, int], str]] = {
     "archive": ({"tokens": 1000, "features": 64, "hidden": 128}, _TOKENS),
 }
 """The arguments and the input of each model that both commits package."""
-Ask = Callable[..., dict[str, Any]]
-"""A function that asks the process of a side one question."""
+_PACKAGE = Path("src", "torchserve_neuron_lstm")
+_COSTS = ("costs", "padding_costs")
+"""The keys of an archive's manifest by which batches are planned."""
+Ask = Callable[..., Any]
+"""A function that calls another one in the process of a side."""
 Archives = Mapping[Kind, Mapping[str, Path]]
 """The folder of an archive, by model and side."""
 Values = Mapping[str, Mapping[str, list[float]]]
 """Values by figure and side."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two sides: `base` or `head`."""
+
+    name: str
+    commit: str
+    """The description for people: the abbreviated hash and the subject."""
+    root: Path
+    """A checkout that nothing else writes to."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Result:
     """Check out, package, compare the answers, and measure in pairs; raises `BenchmarkFailed` if they differ."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with tempfile.TemporaryDirectory(prefix="compare-") as name:
         sides = checked_out(_ROOT, options.base, Path(name))
         archives, packagings = _packaged(sides, Path(name), options.packagings)
@@ -95,15 +112,14 @@ def _packaged(sides: Sequence[Side], folder: Path, times: int) -> tuple[Archives
         what: {side: [] for side in SIDES} for what in ("seconds of packaging", "CPU seconds of packaging")
     }
     for kind in _MODELS:
-        for turn in range(times if kind == "archive" else 1):
-            for side in sides if turn % 2 == 0 else sides[::-1]:
-                tell(f"packaging {kind} with the code of the {side.name}")
-                place = folder / f"{side.name}-{kind}-{turn}"
-                seconds = _package(kind, side, place)
-                archives[kind][side.name] = place / "model"
-                if kind == "archive":
-                    for values, value in zip(taken.values(), seconds, strict=True):
-                        values[side.name].append(value)
+        for turn, side in in_rounds(sides, times if kind == "archive" else 1):
+            tell(f"packaging {kind} with the code of the {side.name}")
+            place = folder / f"{side.name}-{kind}-{turn}"
+            seconds = _package(kind, side, place)
+            archives[kind][side.name] = place / "model"
+            if kind == "archive":
+                for values, value in zip(taken.values(), seconds, strict=True):
+                    values[side.name].append(value)
         if not share_costs(archives[kind]["base"], archives[kind]["head"]):
             tell("the archives state their costs differently: each plans by those measured for itself")
     return archives, taken
@@ -117,7 +133,8 @@ def _package(kind: Kind, side: Side, folder: Path) -> tuple[float, float]:
     model, config = TokenClassifier(**args), _CONFIG.format(args=json.dumps(args), input=spec)
     cache = dict.fromkeys(("XDG_CACHE_HOME", "NEURON_LSTM_CACHE"), str(folder / "cache"))  # the latter: earlier commits
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    variables = {**environment(side.root), **cache}
+    path = os.pathsep.join(filter(None, [str(side.root / "src"), os.environ.get("PYTHONPATH")]))
+    variables = {**os.environ, **cache, "PYTHONPATH": path}
     package(model, config, folder, "model", "--archive-format", "no-archive", environment=variables)
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -125,38 +142,17 @@ def _package(kind: Kind, side: Side, folder: Path) -> tuple[float, float]:
 
 @contextmanager
 def _serving(kind: Kind, side: Side, archive: Path, core: int) -> Iterator[Ask]:
-    """Serve one archive by its handler in a process, and yield a function that asks it.
-
-    The function raises `BenchmarkFailed` if the process has ended.
-    """
-    command = [sys.executable, str(_CHILD), kind, str(archive), str(core)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment(side.root), stdin=pipe, stdout=pipe, text=True) as process:
-
-        def ask(**question: object) -> dict[str, Any]:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            with suppress(BrokenPipeError):
-                print(json.dumps(question), file=process.stdin, flush=True)
-            line = process.stdout.readline()
-            if not line:
-                raise BenchmarkFailed(f"the process that serves {archive} ended ({process.wait()})")
-            reply: dict[str, Any] = json.loads(line)
-            return reply
-
-        try:
-            yield ask
-        finally:
-            process.kill()
+    """Serve one archive by its handler in a process, and yield a function that calls another one there."""
+    starting = (kind, archive, side.root / "src", core)
+    with ProcessPoolExecutor(1, get_context("spawn"), compare_child.start, starting) as pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
 def race(archives: Archives, sides: Sequence[Side], pairs: int) -> tuple[Values, float]:
-    """Measure all figures in pairs.
-
-    Returns the values, and the median share of the core that the processes got.
+    """Measure all figures in pairs; returns the values, and the median share of the core that the processes got.
 
     Each pair has new processes, so that chance properties of one (addresses, hashes) do not decide. They take short
-    turns on the same core, in a random order. Raises `BenchmarkFailed` if one fails, or the sides differ.
+    turns on the same core, in a random order. Raises `BenchmarkFailed` if the sides differ.
     """
     values: dict[str, dict[str, list[float]]] = {
         name: {side: [] for side in SIDES} for names in FIGURES.values() for name in names
@@ -175,10 +171,10 @@ def race(archives: Archives, sides: Sequence[Side], pairs: int) -> tuple[Values,
                     )
                     for place, side in enumerate(shuffled)
                 }
-                about = [served[side.name](ask="about") for side in sides]
-                for checkout, facts in zip(sides, about, strict=True):
-                    refuse_other_code(Path(facts["package"]), checkout)
-                refuse_other_answers(*(facts["answers"] for facts in about))
+                about = [served[side.name](compare_child.about) for side in sides]
+                for checkout, (folder, _) in zip(sides, about, strict=True):
+                    refuse_other_code(folder, checkout)
+                refuse_other_answers(*(answers for _, answers in about))
                 for name, best in best_of(served, FIGURES[kind], cores[number % len(cores)]).items():
                     for side, (value, share) in best.items():
                         values[name][side].append(value)
@@ -189,15 +185,13 @@ def race(archives: Archives, sides: Sequence[Side], pairs: int) -> tuple[Values,
 def best_of(served: Mapping[str, Ask], figures: Sequence[str], core: int) -> dict[str, dict[str, tuple[float, float]]]:
     """Return the least value of each figure and side over its slices, with its share of the core.
 
-    The two sides of a figure follow each other, and the first one changes with every turn. The turns of a figure are
-    spread over the time of all figures, because other load of the machine often lasts longer than one figure.
+    The turns of a figure are spread over the time of all, because other load often lasts longer than one figure.
     """
     slices: dict[str, dict[str, list[tuple[float, float]]]] = {name: {side: [] for side in served} for name in figures}
     for turn in range(TURNS):
         for name in figures:
             for side in [*served] if turn % 2 == 0 else [*served][::-1]:
-                reply = served[side](ask="measure", figure=name, core=core)
-                slices[name][side].append((reply["value"], reply["share"]))
+                slices[name][side].append(served[side](compare_child.measured, name, core))
     return {name: {side: min(turns) for side, turns in sides.items()} for name, sides in slices.items()}
 
 
@@ -210,14 +204,13 @@ def refuse_other_answers(base: Sequence[str], head: Sequence[str]) -> None:
 
 def _sizes(archives: Archives) -> Values:
     """Return the sizes of the archives: their bytes, files, and lines of Python."""
-    sizes: dict[str, dict[str, list[float]]] = {"bytes": {}, "files": {}, "lines of Python": {}}
-    for side in SIDES:
-        files = [file for file in archives["archive"][side].rglob("*") if file.is_file()]
-        code = [file.read_bytes() for file in files if file.suffix == ".py"]
-        sizes["bytes"][side] = [sum(file.stat().st_size for file in files)]
-        sizes["files"][side] = [len(files)]
-        sizes["lines of Python"][side] = [sum(len(text.splitlines()) for text in code)]
-    return sizes
+    files = {side: [file for file in archives["archive"][side].rglob("*") if file.is_file()] for side in SIDES}
+    sizes: dict[str, Callable[[Path], float]] = {
+        "bytes": lambda file: file.stat().st_size,
+        "files": lambda _: 1,
+        "lines of Python": lambda file: len(file.read_bytes().splitlines()) if file.suffix == ".py" else 0,
+    }
+    return {name: {side: [sum(map(size, files[side]))] for side in SIDES} for name, size in sizes.items()}
 
 
 def _rows(values: Values) -> Iterator[Row]:
@@ -230,3 +223,56 @@ def _rows(values: Values) -> Iterator[Row]:
             low, _, high = quantiles(ratios, n=4)
             figures["half of the ratios"] = f"{low:.3f} to {high:.3f}"
         yield Row(name, "", figures, ratios)
+
+
+def checked_out(repository: Path, base: str, folder: Path) -> tuple[Side, Side]:
+    """Write the base, or raise `BenchmarkFailed`, and what git has or would add of the working tree, to `folder`."""
+
+    def git(*words: str) -> str:
+        environment = {**os.environ, "GIT_INDEX_FILE": str(folder / "index")}  # so that git's stays as it is
+        done = subprocess.run(
+            ["git", *words], cwd=repository, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise BenchmarkFailed(f"git {' '.join(words)}: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "--verify", "--end-of-options", f"{base}^{{commit}}")
+    git("read-tree", "HEAD")
+    git("add", "--all")
+    for name, tree in (("base", commit), ("head", git("write-tree"))):
+        git("archive", "--output", str(folder / f"{name}.tar"), tree)
+        shutil.unpack_archive(folder / f"{name}.tar", folder / name, filter="data")
+    subject = git("log", "-1", "--format=%h %s", commit)
+    return Side("base", subject, folder / "base"), Side("head", "the working tree", folder / "head")
+
+
+def refuse_other_code(package: Path, side: Side) -> None:
+    """Raise `BenchmarkFailed` at the first file of the package that serves an archive that is not the checkout's."""
+    for file in sorted(package.rglob("*.py")):
+        original = side.root / _PACKAGE / file.relative_to(package)
+        if original.is_file() and file.read_bytes() != original.read_bytes():
+            raise BenchmarkFailed(f"the archive made at {side.commit} is not served by that commit's {file.name}")
+
+
+def share_costs(base: Path, head: Path) -> bool:
+    """Give the head's archive the costs of the base's; returns whether that was possible.
+
+    Packaging measures costs, and plans follow them: two archives of one commit may already plan differently.
+    """
+    manifest = head / FILE_NAME
+    ours = json.loads(manifest.read_text("utf-8"))
+    try:
+        theirs = json.loads((base / FILE_NAME).read_text("utf-8"))
+        alike = _measured(ours) == _measured(theirs)
+    except (OSError, KeyError, TypeError):  # another layout
+        return False
+    if alike:
+        manifest.write_text(json.dumps({**ours, **{key: theirs[key] for key in _COSTS}}, indent=2) + "\n", "utf-8")
+        (head / LIST).write_bytes(renewed_list((head / LIST).read_bytes(), {FILE_NAME: manifest})[0])
+    return alike
+
+
+def _measured(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what was measured, without the times."""
+    return [{**cost, "milliseconds": 0} for key in _COSTS for cost in manifest[key]]

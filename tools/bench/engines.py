@@ -11,7 +11,6 @@ import ctypes
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.cores import available_cores
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
-from .harness import BenchmarkFailed, Call, Effort, host_seconds, package, ratio, refuse_differences, take_turns, tell
+from .harness import BenchmarkFailed, Call, host_seconds, package, ratio, refuse_differences, take_turns, tell
 from .models.ragged import Ragged
 from .onnx_session import RAGGED, export, open_session
 from .ragged import CASES, LONGEST, Case, Size
@@ -43,10 +42,6 @@ _SOURCE = Path(__file__).with_name("fma.cpp")
 _TIMES = 3_000_000
 """Repetitions in a call, which takes 4 to 20 ms: starting its threads, about 0.1 ms, does not count."""
 _CONFIG = """\
-minWorkers: 1
-maxWorkers: 1
-batchSize: 32
-maxBatchDelay: 2
 neuron_lstm:
   model: {{args: {{features: {0.features}, hidden: {0.hidden}, layers: {0.layers}, bidirectional: {0.bidirectional}}}}}
   inputs:
@@ -93,13 +88,6 @@ class FmaLoop:
         """Return the best rate of some calls, in GFLOP/s."""
         return self._flop / min(seconds) / 1e9
 
-    def cores_obtained(self, calls: int = 5) -> float:
-        """Return the share of the cores' time that this process gets while it asks for all of it."""
-        began, used = time.perf_counter(), time.process_time()
-        for _ in range(calls):
-            self()
-        return (time.process_time() - used) / (time.perf_counter() - began) / len(self._cores)
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the program's options."""
@@ -113,10 +101,8 @@ def measure(options: argparse.Namespace) -> Result:
     """Package, compare with eager mode, and time in turns."""
     threads = available_cores()
     torch.set_num_threads(threads)
-    effort = Effort(options.rounds, pause_s=0.03)
     rows: list[Row] = []
     fma: list[float] = []
-    obtained: list[float] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         loop = FmaLoop(threads, Path(folder))
         for number, size in enumerate(dict.fromkeys(case.size for case in CASES)):
@@ -125,13 +111,11 @@ def measure(options: argparse.Namespace) -> Result:
             contestants = _contestants(model, size, Path(folder) / str(number), options, threads)
             for case in (case for case in CASES if case.size == size):
                 tell(f"measuring {case}")
-                obtained.append(loop.cores_obtained())
-                seconds = _seconds(case, model, contestants, loop, effort)
+                seconds = _seconds(case, model, contestants, loop, options.rounds)
                 fma += seconds[_FMA]
                 rows += _rows(case, seconds, loop)
     rates = f"FMA: {loop.gflops(fma):.0f} GFLOP/s at best, in the median {min(fma) / median(fma):.2f} of that."
-    busy = f"The machine was busy: this process got {median(obtained):.0%} of the cores' time."
-    return Result([Table("Ragged batches", rows)], [rates, *([busy] if median(obtained) < 0.9 else [])])
+    return Result([Table("Ragged batches", rows)], [rates])
 
 
 def _contestants(
@@ -160,7 +144,7 @@ def _contestants(
 
 
 def _seconds(
-    case: Case, model: Ragged, contestants: dict[str, tuple[Contestant, float]], loop: FmaLoop, effort: Effort
+    case: Case, model: Ragged, contestants: dict[str, tuple[Contestant, float]], loop: FmaLoop, rounds: int
 ) -> dict[str, tuple[float, ...]]:
     """Compare the answers with eager mode, each request alone; then return the seconds of all batches by contestant."""
     torch.manual_seed(0)
@@ -171,8 +155,8 @@ def _seconds(
         for batch, answers in zip(batches, expected, strict=True):
             for answer, right in zip(contestant(batch), answers, strict=True):
                 refuse_differences(f"{name} on {case}", answer, right, tolerance)
-        calls[name] = partial(_answer_all, contestant, batches)
-    return take_turns(calls, effort, host_seconds)
+        calls[name] = partial(lambda answers: [answers(batch) for batch in batches], contestant)
+    return take_turns(calls, host_seconds, rounds, pause_s=0.03)
 
 
 def _rows(case: Case, seconds: dict[str, tuple[float, ...]], loop: FmaLoop) -> Iterator[Row]:
@@ -222,11 +206,7 @@ def _onnx_padded(model: Ragged, file: Path, threads: int) -> Contestant:
 
 
 def _eager_padded(model: Ragged) -> Contestant:
-    """Return nn.LSTM over the padded batch, which oneDNN runs.
-
-    It supports one direction only: the backward direction would begin in the padding. In the forward direction the
-    states of real timesteps are right, and the last real one is the final state.
-    """
+    """Return nn.LSTM over the padded batch, which oneDNN runs: right in one direction, whose padding comes last."""
 
     def run(frames: torch.Tensor, lengths: torch.Tensor) -> Answer:
         states, _ = model.lstm(frames)
@@ -245,8 +225,3 @@ def _padded(run: Callable[[torch.Tensor, torch.Tensor], Answer]) -> Contestant:
         return [(states[:length, row], last[row]) for row, length in enumerate(lengths)]
 
     return answer
-
-
-def _answer_all(contestant: Contestant, batches: Sequence[list[torch.Tensor]]) -> None:
-    for batch in batches:
-        contestant(batch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
 
-from .harness import BenchmarkFailed, Effort, device_seconds, host_seconds, ratio, take_turns, tell
+from .harness import BenchmarkFailed, device_seconds, host_seconds, ratio, take_turns, tell
 from .ragged import MIDDLE, Case, Size, triangle
 from .report import Result, Row, Table
 from .train import BATCH, rows_of
@@ -111,11 +111,6 @@ class LaunchedDevice(TorchDevice):
 
     launch: Callable[[], None]
 
-    def __init__(self, index: int, *, own_kernel: bool = True) -> None:
-        """Use cuDNN for all recurrent layers, unless `own_kernel` is set."""
-        super().__init__(index, own_kernel=own_kernel)
-        self.wants_kernel = own_kernel
-
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
         """Record a function."""
         self.launch = super().capture(body)
@@ -148,11 +143,11 @@ def _measured(case: Case, rounds: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         device = TorchDevice(0)
         contestants, reasons, errors = compare(case, Path(name), LaunchedDevice, device.torch_device)
-        effort = Effort(rounds, slice_s=0.0, limit_s=15.0, fewest=5)
-        seconds = take_turns({name: one.call for name, one in contestants.items()}, effort, host_seconds)
-        work = {name: one.enqueue for name, one in contestants.items() if one.enqueue is not None}
+        turns = partial(take_turns, rounds=rounds, slice_s=0.0, limit_s=15.0, fewest=5)
+        seconds = turns({name: contestant.call for name, contestant in contestants.items()}, host_seconds)
+        work = {name: made.enqueue for name, made in contestants.items() if made.enqueue is not None}
         with device.current():
-            on_gpu = take_turns(work, effort, device_seconds)
+            on_gpu = turns(work, device_seconds)
     for contestant, taken in seconds.items():
         figures: dict[str, float | str] = {"ms, host to host": 1000 * median(taken)}
         if OURS in seconds:
@@ -175,7 +170,10 @@ def compare(
     """
 
     def engine(name: str, precision: Precision = "float32", *, own_kernel: bool = True) -> Contestant:
-        return _engine(case, device(0, own_kernel=own_kernel), folder / name, precision)
+        made = device(0, own_kernel=own_kernel)
+        if own_kernel and isinstance(made, TorchDevice) and made.kernel is None:
+            raise NotRun("the kernel for recurrent layers cannot run on this GPU")
+        return _engine(case, made, folder / name, precision)
 
     layer = make_layer(case.size).to(torch_device)
     makers: dict[str, Callable[[], Contestant]] = {
@@ -185,7 +183,9 @@ def compare(
         f"{OURS}, float16": lambda: engine("float16", "float16"),
         "eager packed": lambda: _from_host(partial(packed, layer), case, torch_device, on_host=True),
         "eager padded": lambda: _from_host(_one_direction(case, layer), case, torch_device),
-        "torch.compile reduce-overhead": lambda: _compiled(case, layer, torch_device),
+        "torch.compile reduce-overhead": lambda: _from_host(
+            torch.compile(_one_direction(case, layer), mode="reduce-overhead"), case, torch_device
+        ),
         "native, 2 cores": lambda: _native(case, folder / "native"),
     }
     made: dict[str, Contestant] = {}
@@ -200,22 +200,17 @@ def compare(
             reasons[name] = first if isinstance(error, NotRun) else f"{type(error).__name__}: {first[:200]}"
         else:
             made[name] = contestant
-    return made, reasons, _errors(outputs)
-
-
-def _errors(outputs: Mapping[str, Sequence[Tensor]]) -> dict[str, float]:
     right = outputs.get("eager packed", ())
-    return {
+    errors = {
         name: max(float((a - b).abs().max()) for a, b in zip(ours, right, strict=True))
         for name, ours in outputs.items()
         if name.startswith(OURS) and right
     }
+    return made, reasons, errors
 
 
 def _engine(case: Case, device: Device, folder: Path, precision: Precision) -> Contestant:
     """Return the engine `cuda`, with its graph captured."""
-    if isinstance(device, LaunchedDevice) and device.wants_kernel and device.kernel is None:
-        raise NotRun("the kernel for recurrent layers cannot run on this GPU")
     folder.mkdir()
     inputs, program = draw_inputs(case), _exported(case)
     Cuda().compile(program, None, folder, CompileSettings(precision))
@@ -237,11 +232,6 @@ def _one_direction(case: Case, layer: nn.LSTM) -> Callable[[Tensor, Tensor], tup
     if case.size.bidirectional:
         raise NotRun("wrong: padding comes first in the reverse direction")
     return partial(padded, layer)
-
-
-def _compiled(case: Case, layer: nn.LSTM, device: torch.device) -> Contestant:
-    """Return the padded layers under `torch.compile`, whose own graphs it uses."""
-    return _from_host(torch.compile(_one_direction(case, layer), mode="reduce-overhead"), case, device)
 
 
 def _exported(case: Case) -> torch.export.ExportedProgram:

@@ -8,14 +8,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+_FRONTEND = {"minWorkers": 1, "maxWorkers": 1, "batchSize": 32, "maxBatchDelay": 2, "responseTimeout": 60}
+_Name = TypeVar("_Name")
 Call = Callable[[], object]
 Timer = Callable[[Call], float]
 """A function that returns the seconds of one call."""
@@ -25,26 +27,22 @@ class BenchmarkFailed(RuntimeError):
     """The figures cannot be measured, or would mean nothing; the message says why."""
 
 
-@dataclass(frozen=True)
-class Effort:
-    """Amount of measurement."""
+def take_turns(
+    calls: Mapping[str, Call],
+    timer: Timer,
+    rounds: int,
+    *,
+    slice_s: float = 0.06,
+    pause_s: float = 0.0,
+    limit_s: float = 60.0,
+    fewest: int = 3,
+) -> dict[str, tuple[float, ...]]:
+    """Time each call in one slice of some seconds per round; returns the median seconds of a call in each slice.
 
-    rounds: int = 11
-    slice_s: float = 0.06
-    """Seconds of timed calls in a slice; at least one call is timed."""
-    pause_s: float = 0.0
-    """Seconds before a slice, in which the threads of the previous call stop spinning. An untimed call follows."""
-    limit_s: float = 60.0
-    """Seconds after which no further round begins, once the fewest are done."""
-    fewest: int = 3
-    """Rounds that are done in any case."""
-
-
-def take_turns(calls: Mapping[str, Call], effort: Effort, timer: Timer) -> dict[str, tuple[float, ...]]:
-    """Time each call in one slice per round; returns the median seconds of a call in each slice.
-
-    A slow moment of the machine affects all calls, not one of them. The order is random, because the call after a slow
-    one finds cold caches. Two untimed calls of each come first: the first one may compile.
+    A slice begins after a pause, in which the threads of the previous call stop spinning, and an untimed call. After
+    the limit no further round begins, once the fewest are done. A slow moment of the machine affects all calls, not
+    one of them. The order is random, because the call after a slow one finds cold caches. Two untimed calls of each
+    come first: the first one may compile.
     """
     for call in calls.values():
         call()
@@ -52,20 +50,30 @@ def take_turns(calls: Mapping[str, Call], effort: Effort, timer: Timer) -> dict[
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     order = random.Random(0)
     began = time.perf_counter()
-    for number in range(effort.rounds):
-        if number >= effort.fewest and time.perf_counter() - began > effort.limit_s:
+    for number in range(rounds):
+        if number >= fewest and time.perf_counter() - began > limit_s:
             break
         for name in order.sample([*calls], len(calls)):
-            seconds[name].append(_time_slice(calls[name], effort, timer))
+            seconds[name].append(_time_slice(calls[name], timer, slice_s, pause_s))
     return {name: tuple(values) for name, values in seconds.items()}
 
 
-def _time_slice(call: Call, effort: Effort, timer: Timer) -> float:
-    if effort.pause_s:
-        time.sleep(effort.pause_s)
+def in_rounds(names: Iterable[_Name], rounds: int) -> Iterator[tuple[int, _Name]]:
+    """Yield each name in each round, with the number of the round; the order turns round after each."""
+    order = [*names]
+    for number in range(rounds):
+        tell(f"round {number + 1} of {rounds}")
+        for name in order:
+            yield number, name
+        order.reverse()
+
+
+def _time_slice(call: Call, timer: Timer, slice_s: float, pause_s: float) -> float:
+    if pause_s:
+        time.sleep(pause_s)
         call()
     seconds = [timer(call)]
-    while sum(seconds) < effort.slice_s:
+    while sum(seconds) < slice_s:
         seconds.append(timer(call))
     return median(seconds)
 
@@ -99,12 +107,10 @@ def ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
 
 def refuse_differences(what: str, outputs: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:
     """Raise `BenchmarkFailed` unless outputs are as expected: |a - e| <= tolerance x (1 + |e|)."""
-    for output, right in zip(outputs, expected, strict=True):
-        if output.shape != right.shape:
-            raise BenchmarkFailed(f"{what}: expected an output of {tuple(right.shape)}, got {tuple(output.shape)}")
-        if not torch.allclose(output, right, rtol=tolerance, atol=tolerance):
-            largest = float((output - right).abs().max())
-            raise BenchmarkFailed(f"{what}: an output is {largest:.3g} off the expected one, not {tolerance:g}")
+    try:
+        torch.testing.assert_close([*outputs], [*expected], rtol=tolerance, atol=tolerance)
+    except AssertionError as error:
+        raise BenchmarkFailed(f"{what}: {error}") from None
 
 
 def tell(text: str) -> None:
@@ -120,18 +126,22 @@ def package(
     *words: str,
     handler: str | None = None,
     environment: Mapping[str, str] | None = None,
+    frontend: Mapping[str, int] = _FRONTEND,
 ) -> None:
     """Package a model into a folder by the command that users run.
 
-    `config` is the text of model-config.yaml, `words` are further words of the command; `handler` is the file of
-    another handler than that of this project. Raises `BenchmarkFailed` with the output if the command fails.
+    `config` is the block of model-config.yaml, `frontend` has other lines for TorchServe, `words` are further words of
+    the command; `handler` is the file of another handler than that of this project. Raises `BenchmarkFailed` with the
+    output if the command fails.
     """
     shutil.copy(inspect.getfile(type(model)), folder / "model.py")
     torch.save(model.state_dict(), folder / "weights.pt")
-    (folder / f"{name}.yaml").write_text(config)
-    command = [program("neuron-lstm"), "archive"]
+    lines = [f"{key}: {value}\n" for key, value in {**_FRONTEND, **frontend}.items()]
+    (folder / f"{name}.yaml").write_text("".join(lines) + config)
+    programs = Path(str(torch.__file__)).parents[4] / "bin"  # those of the environment that has torch
+    command = [str(programs / "neuron-lstm"), "archive"]
     if handler is not None:
-        command = [program("torch-model-archiver"), "--handler", handler]
+        command = [str(programs / "torch-model-archiver"), "--handler", handler]
     files = "--version 1.0 --model-file model.py --serialized-file weights.pt --force"
     done = subprocess.run(
         [*command, *files.split(), "--model-name", name, "--config-file", f"{name}.yaml", "--export-path", ".", *words],
@@ -144,8 +154,3 @@ def package(
     )
     if done.returncode != 0:
         raise BenchmarkFailed(f"packaging {name} failed:\n{done.stdout}")
-
-
-def program(name: str) -> str:
-    """Return a program of the environment that has torch."""
-    return str(Path(str(torch.__file__)).parents[4] / "bin" / name)

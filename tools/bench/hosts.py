@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -18,25 +19,36 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
 import torch
 from torchserve_process import free_ports, serving
 
 from .classifiers import OURS, TOKENS, compare, load_server, make_archive, make_model
-from .harness import BenchmarkFailed, ratio, tell
+from .harness import BenchmarkFailed, in_rounds, ratio
 from .load import Loaded, http_post, load
 from .onnx_session import CLASSIFIER, export
 from .ragged import LONGEST
-from .ray_server import COMPARED, SCALED
 from .report import Result, Row, Table
 
+_RAY = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # a line for each request, which a Python process parses
+    # Both happen every 100 ms otherwise, also while no request comes.
+    "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "5000",
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    # Ray gives its workers a low priority, which TorchServe's do not have.
+    "RAY_worker_niceness": "0",
+}
+"""Ray reads them when it is imported."""
+COMPARED, SCALED = ("ours", "plain", "plain-replicas"), ("one", "two")
+"""Applications of one server: those that are compared, and those that show how replicas scale."""
 _CLIENTS, _SCALING_CLIENTS = 64, 4
 _SEQUENCES = 64
 """Sequences of a large request."""
 _ON_RAY = "ours on Ray Serve"
-
-
 Contestant = tuple[int, str]
 """A server's port, and the path of its model."""
 
@@ -75,8 +87,9 @@ def _ray_serving(archive: Path, onnx: Path, applications: Sequence[str]) -> Iter
     """Serve some applications of `ray_server`, and yield its port; raises `BenchmarkFailed` if Ray Serve ends."""
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "tools.bench.ray_server", str(port), str(archive), str(onnx), *applications]
-    root = Path(__file__).resolve().parents[2]
-    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    root, pipe = Path(__file__).resolve().parents[2], subprocess.PIPE
+    variables = {**os.environ, **_RAY}
+    with subprocess.Popen(command, cwd=root, env=variables, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -85,24 +98,14 @@ def _ray_serving(archive: Path, onnx: Path, applications: Sequence[str]) -> Iter
             yield port
         finally:
             process.stdin.close()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 def _rounds(contestants: Mapping[str, Contestant], options: argparse.Namespace) -> dict[str, list[Loaded]]:
-    """Load all in turns, each round beginning with another one, after a warm-up that is not counted."""
+    """Load all in turns; the first round is a warm-up that is not counted."""
     rounds: dict[str, list[Loaded]] = {name: [] for name in contestants}
-    names = [*contestants]
-    for number in range(-1, options.rounds):
-        tell(f"round {number + 1} of {options.rounds}")
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            port, path = contestants[name]
-            loaded = load_server(port, path, _CLIENTS, options.seconds, number)
-            if number >= 0:
-                rounds[name].append(loaded)
+    for number, name in in_rounds(contestants, options.rounds + 1):
+        loaded = load_server(*contestants[name], _CLIENTS, options.seconds, number)
+        rounds[name] += [loaded] if number else []
     return rounds
 
 
@@ -124,10 +127,9 @@ def _scaling(port: int, options: argparse.Namespace) -> Table:
     instances = [[generator.randrange(TOKENS) for _ in range(LONGEST)] for _ in range(_SEQUENCES)]
     body = json.dumps({"instances": instances}).encode()
     rates: dict[str, list[float]] = {name: [] for name in SCALED}
-    for number in range(options.rounds):
-        for name in SCALED if number % 2 == 0 else SCALED[::-1]:
-            request = http_post(f"/{name}/v1/models/{OURS}:predict", body)
-            rates[name].append(load(port, [request], _SCALING_CLIENTS, options.seconds).rate)
+    for _, name in in_rounds(SCALED, options.rounds):
+        request = http_post(f"/{name}/v1/models/{OURS}:predict", body)
+        rates[name].append(load(port, [request], _SCALING_CLIENTS, options.seconds).rate)
     rows = [
         Row("", f"replicas: {name}", {"requests/s": median(taken), "times one": ratio(taken, rates[SCALED[0]])}, taken)
         for name, taken in rates.items()

@@ -27,8 +27,6 @@ class Loaded:
     milliseconds: Sequence[float]
     """Milliseconds of each response, as its client saw it."""
     seconds: float
-    client_s: float
-    """Seconds of CPU time that the clients took, which share the cores with the server."""
 
     @property
     def rate(self) -> float:
@@ -55,7 +53,6 @@ def http_post(path: str, body: bytes) -> bytes:
 def load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Loaded:
     """Send random requests for some seconds over kept connections; raises `BenchmarkFailed` unless all get 200."""
     milliseconds: list[float] = []
-    used = time.process_time()
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         opened = (socket.create_connection(("127.0.0.1", port), _SECONDS) for _ in range(connections))
         clients = [_Client(stack.enter_context(connection)) for connection in opened]
@@ -79,7 +76,7 @@ def load(port: int, requests: Sequence[bytes], connections: int, seconds: float)
                 else:
                     selector.unregister(client.socket)
                     waiting -= 1
-        return Loaded(milliseconds, time.perf_counter() - began, time.process_time() - used)
+        return Loaded(milliseconds, time.perf_counter() - began)
 
 
 @dataclass

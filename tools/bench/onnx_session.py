@@ -24,10 +24,7 @@ RAGGED = {"frames": _STEPS, "lengths": _ROWS, "states": _STEPS, "last": _ROWS}
 def export(
     model: Ragged | TokenClassifier, sequences: torch.Tensor, axes: Mapping[str, Mapping[int, str]], file: Path
 ) -> None:
-    """Export with `sequence_lens` of the LSTM operators, which need no order of the rows.
-
-    `sequences` is an example of two rows and three timesteps.
-    """
+    """Export with `sequence_lens` of the LSTM operators, by an example of two rows and three timesteps."""
     for_sorted = deepcopy(model).eval()
     for_sorted.rows_are_sorted = True
     names: Sequence[str] = [*axes]

@@ -10,24 +10,20 @@ import argparse
 import os
 import platform
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import psutil
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-
+from running_command import started
 from torchserve_process import TorchServe, free_ports, serving
 
 from .classifiers import OURS, PLAIN, compare, load_server, make_archive, make_model
 from .engines import TOLERANCES
-from .harness import BenchmarkFailed, program, ratio, tell
+from .harness import in_rounds, ratio, tell
 from .load import Loaded
 from .report import Result, Row, Table
 
@@ -97,21 +93,18 @@ def measure(options: argparse.Namespace) -> Result:
     with ExitStack() as stack:
         stores = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serve-")))
         servers: dict[Contestant, TorchServe] = {}
-        of_all = {"batch_size": options.batch_size, "delay_ms": options.delay}
         for contestant in _contestants(options):
             store = stores / f"{contestant.workers}-{contestant.precision}"
             store.mkdir(exist_ok=True)
             archive = store / f"{contestant.handler}.mar"
             if not archive.exists():
                 tell(f"packaging for {contestant.name}")
-                settings = {"workers": contestant.workers, "precision": contestant.precision, **of_all}
-                make_archive(model, contestant.handler, store, **settings)
+                sizes = options.batch_size, options.delay
+                make_archive(model, contestant.handler, store, contestant.workers, *sizes, contestant.precision)
             server = servers[contestant] = stack.enter_context(_started(contestant, archive))
             compare(server.inference, _path(contestant), model, TOLERANCES[contestant.precision])
         turns = _turns(servers, options)
-    share = max(turn.loaded.client_s / turn.loaded.seconds for taken in turns.values() for turn in taken) / _CORES
-    note = f"The clients took {share:.0%} of the cores at most."
-    return Result([Table(f"TorchServe under the load of {options.clients} clients", [*_rows(turns)])], [note])
+    return Result([Table(f"TorchServe under the load of {options.clients} clients", [*_rows(turns)])])
 
 
 def _contestants(options: argparse.Namespace) -> list[Contestant]:
@@ -129,49 +122,42 @@ def _path(contestant: Contestant) -> str:
     return f"/predictions/{contestant.handler}"
 
 
-def _started(contestant: Contestant, archive: Path) -> AbstractContextManager[TorchServe]:
-    """Serve an archive under the settings of a contestant."""
-    if contestant.settings == "serve":
-        return _neuron_lstm_serve(contestant, archive)
-    return serving(archive.parent, {contestant.handler: archive.name}, settings={"job_queue_size": "1000"})
-
-
 @contextmanager
-def _neuron_lstm_serve(contestant: Contestant, archive: Path) -> Iterator[TorchServe]:
+def _started(contestant: Contestant, archive: Path) -> Iterator[TorchServe]:
+    """Serve an archive under the settings of a contestant."""
+    if contestant.settings == "stock":
+        models, settings = {contestant.handler: archive.name}, {"job_queue_size": "1000"}
+        with serving(archive.parent, models, settings=settings) as server:
+            yield server
+        return
     (port,) = free_ports(1)
-    words = [program("neuron-lstm"), "serve", str(archive), "--port", str(port), "--disable-token-auth"]
+    words = ["serve", str(archive), "--port", str(port), "--disable-token-auth"]
     words += [word for setting in contestant.overrides for word in ("--set", setting)]
-    log = archive.with_name(f"serve-{port}.log")
-    with log.open("w") as errors:
-        server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
-    try:
-        assert server.stdout is not None
-        if not any(" is ready" in line for line in server.stdout):
-            raise BenchmarkFailed(f"{contestant.name} did not start:\n{log.read_text()[-3000:]}")
-        yield TorchServe(port, port + 1, log)
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.communicate()
+    folder = archive.with_name(f"serve-{port}")
+    folder.mkdir()
+    with started(folder, *words) as command:
+        try:
+            command.wait_until_served()
+            yield TorchServe(port, port + 1, command.log)
+        finally:
+            command.end(signal.SIGTERM)
 
 
 def _turns(servers: Mapping[Contestant, TorchServe], options: argparse.Namespace) -> dict[Contestant, list[Turn]]:
-    """Load all servers in turns. The order turns round after each round.
+    """Load all servers in turns.
 
     The warm-up is not counted: Java compiles its code until it has answered some ten thousand requests, which costs
     several times what they cost afterwards.
     """
     turns: dict[Contestant, list[Turn]] = {contestant: [] for contestant in servers}
-    names = [*servers]
-    for contestant in names:
+    for contestant in servers:
         load_server(servers[contestant].inference, _path(contestant), options.clients, options.warm_up, -1)
-    for number in range(options.rounds):
-        tell(f"round {number + 1} of {options.rounds}")
-        for contestant in names if number % 2 == 0 else names[::-1]:
-            server = servers[contestant]
-            before = _cpu_seconds(server, contestant.handler)
-            loaded = load_server(server.inference, _path(contestant), options.clients, options.seconds, number)
-            after = _cpu_seconds(server, contestant.handler)
-            turns[contestant].append(Turn(loaded, after[0] - before[0], after[1] - before[1]))
+    for number, contestant in in_rounds(servers, options.rounds):
+        server = servers[contestant]
+        before = _cpu_seconds(server, contestant.handler)
+        loaded = load_server(server.inference, _path(contestant), options.clients, options.seconds, number)
+        after = _cpu_seconds(server, contestant.handler)
+        turns[contestant].append(Turn(loaded, after[0] - before[0], after[1] - before[1]))
     return turns
 
 

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm import lower
 
-from .harness import Effort, device_seconds, host_seconds, ratio, refuse_differences, take_turns, tell
+from .harness import device_seconds, host_seconds, ratio, refuse_differences, take_turns, tell
 from .report import Result, Row, Table
 
 SETUPS = ("A", "B")
@@ -101,7 +101,7 @@ def rows_of(lengths: Sequence[int], batch: int, device: torch.device, rounds: in
     ways = {PACKED: Contestant(model, True), MASKED: Contestant(model, False), OURS: Contestant(lower(model), True)}
     if compiles:
         ways[COMPILED] = Contestant(torch.compile(lower(model), dynamic=True), True)  # type: ignore[arg-type]  # of a module, torch.compile makes one
-    effort, timer = Effort(rounds, 0.04, limit_s=6.0), host_seconds if device.type == "cpu" else device_seconds
+    timer = host_seconds if device.type == "cpu" else device_seconds
     for setup in SETUPS:
         for which in PASSES:
             for longest in lengths:
@@ -109,7 +109,7 @@ def rows_of(lengths: Sequence[int], batch: int, device: torch.device, rounds: in
                 made = make_batch(setup, longest, batch, device)
                 check(ways, made)
                 calls = {name: partial(_run, way, made, backward=which != "forward") for name, way in ways.items()}
-                seconds = take_turns(calls, effort, timer)
+                seconds = take_turns(calls, timer, rounds, slice_s=0.04, limit_s=6.0)
                 for name, taken in seconds.items():
                     figures: dict[str, float | str] = {"T": str(longest), "ms": 1000 * median(taken)}
                     figures["speedup over packing"] = ratio(seconds[PACKED], taken)

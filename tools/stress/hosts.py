@@ -23,17 +23,11 @@ from .model import Tagger
 
 _METRICS = Path(__file__).parents[2] / "config" / "metrics.yaml"
 _CONFIG = """\
-minWorkers: {workers}
-maxWorkers: {workers}
-batchSize: 16
-maxBatchDelay: 2
-responseTimeout: 60
 neuron_lstm:
   inputs:
-    ids: {{dtype: int64, shape: [batch, time]}}
+    ids: {dtype: int64, shape: [batch, time]}
   lengths: lengths
   outputs: [tags, topic]
-  backend: {backend}
 """
 _LENGTHS = {TAGGER: f"[16, {LONGEST}]", STREAM: f"[{LONGEST_CHUNK}]"}
 _LIMITS = f"  limits: {{sequences: {MOST_SEQUENCES}, timesteps: {MOST_TIMESTEPS}, body_bytes: {MOST_BYTES}}}\n"
@@ -47,9 +41,10 @@ def make_model() -> Tagger:
 
 def make_archive(model: Tagger, store: Path, name: str, workers: int, backend: str, streaming: str = "") -> Path:
     """Write `NAME.mar` to the folder `store`, for sessions if there is a block `streaming`; returns its path."""
-    buckets = f"  buckets: {{batch: [1, 16], length: {_LENGTHS[name]}}}\n"
+    sizes = f"  backend: {backend}\n  buckets: {{batch: [1, 16], length: {_LENGTHS[name]}}}\n"
     block = f"  streaming: {streaming}\n" if streaming else _LIMITS
-    package(model, _CONFIG.format(workers=workers, backend=backend) + buckets + block, store, name)
+    frontend = {"minWorkers": workers, "maxWorkers": workers, "batchSize": 16}
+    package(model, _CONFIG + sizes + block, store, name, frontend=frontend)
     return store / f"{name}.mar"
 
 

@@ -8,10 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 
 class TokenClassifier(nn.Module):
-    """A classifier of sequences into 16 classes, by the last state of a packed LSTM.
-
-    Without tokens, its sequences are of frames.
-    """
+    """A classifier of sequences of tokens, or else of frames, into 16 classes, by the last state of a packed LSTM."""
 
     rows_are_sorted = False
     """Whether rows come in descending length: an exporter to ONNX cannot sort."""
