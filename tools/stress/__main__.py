@@ -27,18 +27,11 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
-
 from redis_server import RedisServer, running, server_programs
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 from torchserve_process import DidNotStart
 
-from torchserve_neuron_lstm.archiver_ext.progress import show_progress
-
 from ..bench.harness import BenchmarkFailed
+from ..bench.report import Result, Row, Table, text_of
 from . import faults
 from .bad_requests import KINDS, STREAM, TAGGER
 from .checks import Law, Reading, Tally, answer_laws, process_laws, read_process
@@ -140,7 +133,7 @@ def calm(model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[li
             before = host.workers()
             readings: dict[str, list[Reading]] = {name: [] for name in before}
             goes_on = faults.until_enough(tally, {}, seconds)
-            reader = read_workers(before, readings, seconds, tally)
+            reader = read_workers(before, readings, seconds)
             asyncio.run(send(traffic, [host.port], options.clients or 32, tally, goes_on, reader))
             after = host.workers()
     laws = [*answer_laws(tally, KINDS, {}), Law("workers", len(before), least=2)]
@@ -148,31 +141,25 @@ def calm(model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[li
     return [*laws, *(law for name, read in readings.items() for law in process_laws(name, read, seconds))], tally
 
 
-async def read_workers(
-    pids: Mapping[str, int], readings: Mapping[str, list[Reading]], seconds: float, tally: Tally
-) -> None:
+async def read_workers(pids: Mapping[str, int], readings: Mapping[str, list[Reading]], seconds: float) -> None:
     """Read every worker until the end of the run; one that has ended has no further readings."""
     began = time.monotonic()
-    with show_progress("stress", Console(stderr=True), 30.0) as progress:
-        while (elapsed := time.monotonic() - began) < seconds:
-            for name, pid in pids.items():
-                reading = read_process(pid, elapsed)
-                readings[name].extend([] if reading is None else [reading])
-            progress(round(elapsed), round(seconds), f"{tally.sent:,} requests, {len(tally.lines)} wrong")
-            await asyncio.sleep(min(1.0, seconds / 600))
+    while (elapsed := time.monotonic() - began) < seconds:
+        for name, pid in pids.items():
+            reading = read_process(pid, elapsed)
+            readings[name].extend([] if reading is None else [reading])
+        await asyncio.sleep(min(1.0, seconds / 600))
 
 
 def show(name: str, laws: Sequence[Law], tally: Tally) -> None:
     """Print what was sent, and how each law stands."""
-    table = Table(title=f"Stress: {name}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "measured", "bound", "holds"):
-        table.add_column(heading, justify="right" if heading else "left")
     counts = {"requests": tally.sent, "sessions begun": tally.sessions_begun, "sessions begun again": tally.begun_again}
-    for what, count in {**counts, **{f"sent again: {why}": n for why, n in tally.again.items()}}.items():
-        table.add_row(what, f"{count:,}")
+    counts |= {f"sent again: {why}": count for why, count in tally.again.items()}
+    rows = [Row(what, "", {"measured": f"{count:,}"}) for what, count in counts.items()]
     for law in laws:
-        table.add_row(law.what, f"{law.value:.4g}", law.bound, "[green]yes" if law.holds else "[red]no")
-    Console().print(table)
+        figures = {"measured": f"{law.value:.4g}", "bound": law.bound, "holds": "yes" if law.holds else "**no**"}
+        rows.append(Row(law.what, "", figures))
+    print(text_of(Result([Table(f"Stress: {name}", rows)])))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -49,36 +48,26 @@ def run_cluster(model: Tagger, options: argparse.Namespace, seconds: float) -> t
     """Package, serve and disturb."""
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    with (
-        tempfile.TemporaryDirectory(prefix="rs-", ignore_cleanup_errors=True) as folder,
-        redirect_stdout(sys.stderr),  # Ray tells there what died
-    ):
-        work = Path(folder)
+    tally, needed = Tally(), {REPLICAS: options.kills, NODES: 2, PRIMARIES: 1}
+    # a node that ended without warning is noticed late, and a replica elsewhere starts slowly on a busy machine
+    limits = {"patience": _MOST_SECONDS, "answer_seconds": 30.0, "hang_ups": options.hang_ups}
+    traffic = draw_traffic(model, options.chunks, random.Random(0), faults=True, **limits)
+    with ExitStack() as stack:
+        folder = tempfile.TemporaryDirectory(prefix="rs-", ignore_cleanup_errors=True)
+        work = Path(stack.enter_context(folder))
+        stack.enter_context(redirect_stdout(sys.stderr))  # Ray tells there what died
         for name in ("redis", "ray", "sessions"):
             (work / name).mkdir()
         program = server_programs()["redis-server"]
-        with (
-            running_cluster(program, work / "redis", replicas=1, node_timeout=_FAILOVER_SECONDS) as redis,
-            running_nodes(work / "ray") as nodes,
-        ):
-            return _run_sessions(model, options, seconds, work / "sessions", nodes, redis)
-
-
-def _run_sessions(
-    model: Tagger, options: argparse.Namespace, seconds: float, work: Path, nodes: RayNodes, redis: LocalCluster
-) -> tuple[list[Law], Tally]:
-    settings = f"{{url: '{redis.url}', cluster: true, replicas: 1, timeout_seconds: 3.0}}"
-    archive = make_archive(model, work, STREAM, 1, options.backend, f"{{store: redis, redis: {settings}}}")
-    nodes.deploy(archive)
-    tally, chance, began = Tally(), random.Random(0), time.monotonic()
-    # a node that ended without warning is noticed late, and a replica elsewhere starts slowly on a busy machine
-    limits = {"patience": _MOST_SECONDS, "answer_seconds": 30.0}
-    traffic = draw_traffic(model, options.chunks, chance, faults=True, hang_ups=options.hang_ups, **limits)
-    needed = {REPLICAS: options.kills, NODES: 2, PRIMARIES: 1}
-    goes_on = until_enough(tally, needed, seconds)
-    faults = ClusterFaults(nodes, redis, chance, tally).make(needed, lambda: (time.monotonic() - began) / seconds)
-    asyncio.run(send(traffic, [nodes.http], options.clients or 200, tally, goes_on, faults))
-    return list(answer_laws(tally, (), needed)), tally
+        clustered = running_cluster(program, work / "redis", replicas=1, node_timeout=_FAILOVER_SECONDS)
+        redis, nodes = stack.enter_context(clustered), stack.enter_context(running_nodes(work / "ray"))
+        settings = f"{{url: '{redis.url}', cluster: true, replicas: 1, timeout_seconds: 3.0}}"
+        streaming = f"{{store: redis, redis: {settings}}}"
+        nodes.deploy(make_archive(model, work / "sessions", STREAM, 1, options.backend, streaming))
+        goes_on, began = until_enough(tally, needed, seconds), time.monotonic()
+        faults = make_faults(nodes, redis, tally, needed, lambda: (time.monotonic() - began) / seconds)
+        asyncio.run(send(traffic, [nodes.http], options.clients or 200, tally, goes_on, faults))
+    return [*answer_laws(tally, (), needed)], tally
 
 
 class ReplicaProcess(NamedTuple):
@@ -112,54 +101,46 @@ def node_to_remove(ready: Sequence[ReplicaProcess], chance: random.Random) -> st
 
 
 def due(made: Counter[str], wanted: Mapping[str, int], share: float) -> str:
-    """Return the next fault after a share of the time.
-
-    Nodes and primaries are spread evenly, as often as wanted; before, between and after them replicas are killed.
-    """
+    """Return the next fault after a share of the time: nodes and primaries evenly, replicas between them."""
     for name in (NODES, PRIMARIES):
         if made[name] < wanted[name] and share >= (made[name] + 0.5) / wanted[name]:
             return name
     return REPLICAS
 
 
-@dataclass(frozen=True)
-class ClusterFaults:
-    """Faults of the nodes and of the Redis cluster."""
+async def make_faults(
+    nodes: RayNodes, redis: LocalCluster, tally: Tally, wanted: Mapping[str, int], share: Callable[[], float]
+) -> None:
+    """Make faults until it is cancelled, with clients at work; raises `TimeoutError` if that is not possible."""
+    chance = random.Random(0)
 
-    nodes: RayNodes
-    redis: LocalCluster
-    chance: random.Random
-    tally: Tally
-
-    async def make(self, wanted: Mapping[str, int], share: Callable[[], float]) -> None:
-        """Make faults until it is cancelled, with clients at work; raises `TimeoutError` if that is not possible."""
-        makers = {REPLICAS: self._kill_replica, NODES: self._remove_node, PRIMARIES: self._kill_primary}
-        while True:
-            right = self.tally.good_right + 50
-            await _awaited(lambda right=right: self.tally.good_right >= right or None, "answers")  # type: ignore[misc]
-            name = due(self.tally.faults, wanted, share())
-            await makers[name]()
-            self.tally.faults[name] += 1
-            await asyncio.sleep(5.0)
-
-    async def _kill_replica(self) -> None:
-        choose = partial(replica_to_kill, chance=self.chance)
-        while not self.nodes.kill(await _awaited(lambda: choose(self.nodes.ready()), "two replicas that are ready")):
+    async def kill_replica() -> None:
+        choose = partial(replica_to_kill, chance=chance)
+        while not nodes.kill(await _awaited(lambda: choose(nodes.ready()), "two replicas that are ready")):
             pass
 
-    async def _remove_node(self) -> None:
-        node = await _awaited(lambda: node_to_remove(self.nodes.ready(), self.chance), "replicas on two nodes")
-        await asyncio.to_thread(self.nodes.remove, node)
-        await asyncio.to_thread(self.nodes.add)
+    async def remove_node() -> None:
+        node = await _awaited(lambda: node_to_remove(nodes.ready(), chance), "replicas on two nodes")
+        await asyncio.to_thread(nodes.remove, node)
+        await asyncio.to_thread(nodes.add)
 
-    async def _kill_primary(self) -> None:
+    async def kill_primary() -> None:
         """Kill one, and start it again once its replica has its slots: a shard without one takes no writes."""
-        slot = self.chance.randrange(SLOTS)
-        killed = self.redis.owner(slot)
+        slot = chance.randrange(SLOTS)
+        killed = redis.owner(slot)
         killed.kill()
-        await asyncio.to_thread(self.redis.wait_for_failover, slot, killed)
+        await asyncio.to_thread(redis.wait_for_failover, slot, killed)
         await asyncio.to_thread(killed.start)
-        await asyncio.to_thread(self.redis.wait_until_complete)
+        await asyncio.to_thread(redis.wait_until_complete)
+
+    makers = {REPLICAS: kill_replica, NODES: remove_node, PRIMARIES: kill_primary}
+    while True:
+        right = tally.good_right + 50
+        await _awaited(lambda right=right: tally.good_right >= right or None, "answers")  # type: ignore[misc]
+        name = due(tally.faults, wanted, share())
+        await makers[name]()
+        tally.faults[name] += 1
+        await asyncio.sleep(5.0)
 
 
 async def _awaited(look: Callable[[], _Found | None], what: str) -> _Found:
@@ -215,10 +196,7 @@ class RayNodes:
 
 @contextmanager
 def running_nodes(directory: Path) -> Iterator[RayNodes]:
-    """Start a head without CPUs and three nodes; all processes are ended at the end.
-
-    `directory` has the files of the cluster. Its path must be short: it contains the names of sockets.
-    """
+    """Start a head without CPUs and three nodes. The directory's path must be short: names of sockets contain it."""
     # Ray reads them when it is imported; its own folder has the address to which any `ray.init()` here connects
     os.environ.update(
         RAY_TMPDIR=str(directory),

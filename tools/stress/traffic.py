@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import random
 import time
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from attacks import npy
 
 from .bad_requests import BAD, HANG_UPS, LONGEST, STREAM, TAGGER, Request, json_request
 from .checks import Reply, Script, Session, Tally, Values, Verdict, draw_script, equal, outputs
@@ -122,9 +122,8 @@ def draw_request(sentences: Sequence[Sentence], chance: random.Random) -> GoodRe
         return GoodRequest(json_request(TAGGER, {"inputs": [entry]}), first, _v2_outputs)
     if kind == "list":
         return GoodRequest(json_request(TAGGER, ids), first, lambda answer: [answer])
-    file = io.BytesIO()
-    np.save(file, np.array(ids))
-    request = json_request(TAGGER, file.getvalue(), {"Content-Type": "application/x-npy"})
+    file = npy(f"({len(ids)},)", "<i8", np.array(ids).tobytes())
+    request = json_request(TAGGER, file, {"Content-Type": "application/x-npy"})
     return GoodRequest(request, first, lambda answer: [answer])
 
 
@@ -274,9 +273,8 @@ def says_gone(reply: Reply) -> bool:
 
 def may_be_sent_again(reply: Reply) -> bool:
     """Whether a reply is an error of the server, or says that an earlier request of the session is still running."""
-    if says_gone(reply):
-        return False
-    return reply.status >= 500 or (reply.status == 409 and b'"SessionBusy"' in reply.body)
+    is_busy = reply.status == 409 and b'"SessionBusy"' in reply.body
+    return not says_gone(reply) and (reply.status >= 500 or is_busy)
 
 
 async def send(
