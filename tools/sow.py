@@ -34,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Sow the faults that are named, or all; 1 if the tests miss one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("id", type=int, nargs="*", help="the faults to sow; all if none is named")
-    parser.add_argument("--room-only", action="store_true", help="run the tests of the fault's room alone")
     options = parser.parse_args(arguments)
     faults = [Fault(**fault) for fault in json.loads((ROOT / "tools" / "faults.json").read_text("utf-8"))]
     missed = 0
@@ -43,29 +42,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True)
         for fault in faults:
             if not options.id or fault.id in options.id:
-                noticed = sow(copy, fault, room_only=options.room_only)
+                noticed = sow(copy, fault)
                 missed += noticed is None
                 print(f"{fault.id}: {f'noticed by {noticed}' if noticed else 'MISSED'}: {fault.what}", flush=True)
     print(f"{missed} missed")
     return int(missed > 0)
 
 
-def sow(copy: Path, fault: Fault, *, room_only: bool) -> str | None:
+def sow(copy: Path, fault: Fault) -> str | None:
     """Make a fault in a copy of the project, and return the test that fails; None if none does."""
     file = file_of(copy, fault)
     source = file.read_text("utf-8")
     file.write_text(source.replace(fault.old, fault.new), "utf-8")
     try:
-        return failing_test(copy, f"tests/{fault.room}") or (None if room_only else failing_test(copy))
+        return failing_test(copy, f"tests/{fault.room}") or failing_test(copy)
     finally:
         file.write_text(source, "utf-8")
 
 
 def file_of(copy: Path, fault: Fault) -> Path:
-    """Return the file of the package with the text of a fault.
-
-    Raises ValueError if it does not stand there exactly once.
-    """
+    """Return the file of the package with the text of a fault; raises ValueError unless it is there exactly once."""
     texts = {path: path.read_text("utf-8") for path in sorted((copy / fault.room).rglob("*.py"))}
     files = [path for path, text in texts.items() for _ in range(text.count(fault.old))]
     if len(files) != 1:

@@ -30,10 +30,7 @@ class Place:
 
 
 class Part(nn.Module):
-    """A part that maps x[B, T, F] or [T, B, F], and lengths[B] or None, to the same of its own timesteps.
-
-    A part draws its variant, and its sizes, while it is made.
-    """
+    """A part that maps x[B, T, F] or [T, B, F], and lengths[B] or None, to the same of its own timesteps."""
 
     keeps_time = True
     """Whether the output has as many timesteps as the input."""
@@ -76,9 +73,7 @@ class Part(nn.Module):
     def mask(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return the mask of the real timesteps: bool [B, T, 1] or [T, B, 1]."""
         steps = torch.arange(x.size(self.time))
-        if self.time == 1:
-            return (steps.unsqueeze(0) < lengths.unsqueeze(1)).unsqueeze(2)
-        return (steps.unsqueeze(1) < lengths.unsqueeze(0)).unsqueeze(2)
+        return (steps.unsqueeze(1 - self.time) < lengths.unsqueeze(self.time)).unsqueeze(2)
 
 
 class Convolution(Part):

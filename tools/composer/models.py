@@ -198,7 +198,7 @@ def _is_sound(model: Composed) -> bool:
             theirs = alone(exact, item.double() if item.is_floating_point() else item)
         except (RuntimeError, IndexError):
             return False
-        for single, double in zip(ours, theirs, strict=True):
-            if not torch.allclose(single.double(), double, _ROUNDING, _ROUNDING):  # false for a NaN too
-                return False
+        pairs = zip(ours, theirs, strict=True)
+        if not all(torch.allclose(single.double(), double, _ROUNDING, _ROUNDING) for single, double in pairs):
+            return False  # for a NaN too
     return True

@@ -86,18 +86,16 @@ class CellLoop(Part):
             for step in x.unbind(self.time):
                 hidden = self.cell(step, hidden)
                 states.append(hidden)
-            return self._outputs(states)
-        backward = self.variant.endswith("backward")
-        for index in range(x.size(self.time)):
-            step = x[:, -1 - index if backward else index] if self.time == 1 else x[-1 - index if backward else index]
-            if isinstance(self.cell, nn.LSTMCell):
-                hidden, memory = self.cell(step, (hidden, memory))
-            else:
-                hidden = self.cell(step, hidden)
-            states.append(hidden)
-        return self._outputs(states[::-1] if backward else states)
-
-    def _outputs(self, states: list[Tensor]) -> Tensor:
+        else:
+            backward = self.variant.endswith("backward")
+            for index in range(x.size(self.time)):
+                step = x.select(self.time, -1 - index if backward else index)
+                if isinstance(self.cell, nn.LSTMCell):
+                    hidden, memory = self.cell(step, (hidden, memory))
+                else:
+                    hidden = self.cell(step, hidden)
+                states.append(hidden)
+            states = states[::-1] if backward else states
         outputs: Tensor = self.out(torch.stack(states, self.time))
         return outputs
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from random import Random
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "support")]
 SHARES = {"requests": 0.7, "manifests": 0.1, "records": 0.1, "tokens": 0.1}
 """The share of the time that each target gets."""
 INSTRUMENTED = ("handlers", "config", "sessions", "bucketing.shapes")

@@ -34,8 +34,8 @@ from torchserve_neuron_lstm.handlers.responses import JSON, JSON_LENGTH_HEADER, 
 from torchserve_neuron_lstm.handlers.streaming.open_sessions import TokenSessions
 from torchserve_neuron_lstm.handlers.streaming.state import SessionKey
 from torchserve_neuron_lstm.handlers.torchserve import handle
-from torchserve_neuron_lstm.sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session
-from torchserve_neuron_lstm.sessions.token import InvalidTokenError, TokenState, sign_token, token_model, verify_token
+from torchserve_neuron_lstm.sessions.session import CorruptRecordError, decode_session, encode_session
+from torchserve_neuron_lstm.sessions.token import InvalidTokenError, sign_token, verify_token
 
 from .mutation import WORDS
 
@@ -287,46 +287,31 @@ def _request_seeds() -> dict[str, bytes]:
     }
 
 
-def _record_seeds() -> dict[str, bytes]:
-    model, reply = bytes(range(16)), Reply(b'{"means":[1.5]}', "application/json")
-    sessions = {
-        "open": Session(12, 10, bytes(16), reply, b"\x00\x00\x80?" * 3, model),
-        "ended": Session(2**64 - 1, 0, b"end", reply, b"", model, ended=True),
-        "empty": Session(0, 0, b"", Reply(b"", ""), b"", bytes(16)),
-    }
-    return {name: encode_session(session) for name, session in sessions.items()}
-
-
-def _token_seeds() -> dict[str, bytes]:
-    state = TokenState(7, token_model(STATE_ID, "model"), b"\x00\x00\x80?" * 3, NOW)
-    texts = {"new": (state, 0), "expired": (replace(state, issued=0), 0), "older_key": (replace(state, steps=2**63), 1)}
-    return {name: sign_token(token, KEYS[key]).encode() for name, (token, key) in texts.items()}
-
-
 @dataclass(frozen=True)
 class Target:
     """One decoder."""
 
-    seeds: Callable[[], Mapping[str, bytes]]
     mutate: Callable[[bytes, Change, Random], bytes]
     """A change by libFuzzer's mutator, so that more inputs reach what is behind a checksum or a signature."""
     check: Callable[[bytes], None]
     """It raises where the property does not hold, and nothing else."""
+    seeds: Callable[[], Mapping[str, bytes]] = dict
+    """Inputs beside those of the target's folder."""
+
+
+def _manifest_seeds() -> dict[str, bytes]:
+    return {name: manifest_text(manifest).encode() for name, manifest in written_manifests().items()}
 
 
 TARGETS = {
-    "requests": Target(_request_seeds, mutate_request, check_request),
-    "manifests": Target(
-        lambda: {name: manifest_text(manifest).encode() for name, manifest in written_manifests().items()},
-        lambda content, change, _: change(content, WORDS),
-        check_manifest,
-    ),
-    "records": Target(_record_seeds, mutate_record, check_record),
-    "tokens": Target(_token_seeds, mutate_token, check_token),
+    "requests": Target(mutate_request, check_request, _request_seeds),
+    "manifests": Target(lambda content, change, _: change(content, WORDS), check_manifest, _manifest_seeds),
+    "records": Target(mutate_record, check_record),
+    "tokens": Target(mutate_token, check_token),
 }
 
 
 def inputs(name: str) -> dict[str, bytes]:
-    """Return the seeds of a target, and the kept inputs: each of those showed a defect once."""
+    """Return well-formed inputs of a target, and those that showed a defect once."""
     kept = sorted((DATA / name).iterdir())
     return {**TARGETS[name].seeds(), **{path.name: path.read_bytes() for path in kept}}

@@ -6,24 +6,18 @@ reads on other hosts.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
-
+from archiving import Source, archive
 from model_cases import CASES, Case
 from ragged import alone, ragged
 
-from torchserve_neuron_lstm.archiver_ext import archive_command, cli, supervise
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.config.manifest import Manifest, parse_manifest
 from torchserve_neuron_lstm.config.schema import ServingConfig
@@ -37,6 +31,7 @@ _FRONTEND = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 8\nmaxBatchDelay: 1\n"
 _MODEL = """import sys
 import torch
 sys.path.insert(0, {support!r})
+from archiving import Source, archive
 from model_cases import CASES
 
 _Base = next(case.make for case in CASES if case.name == {name!r})
@@ -51,7 +46,6 @@ class Model(_Base):
 
 def main(folder: Path) -> None:
     """Package all models; a refusal by an engine is told and counted."""
-    supervise.archive_supervised = archive_command.archive  # in this process: the C++ library is compiled once
     folder.mkdir(parents=True, exist_ok=True)
     packaged: dict[str, Any] = {}
     for case in CASES:
@@ -75,14 +69,9 @@ def _package(case: Case, backend: str, store: Path) -> dict[str, Any]:
         torch.save(model.state_dict(), place / "weights.pt")
         config = place / "model-config.yaml"
         config.write_text(f"{_FRONTEND}{case.yaml}  backend: {backend}\n", encoding="utf-8")
-        files = ["--model-file", str(place / "model.py"), "--serialized-file", str(place / "weights.pt")]
-        command = ["archive", "--model-name", name, "--version", "1.0", *files, "--handler", "neuron_lstm"]
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            failed = cli.main([*command, "--config-file", str(config), "--export-path", str(store), "--force"])
-        if failed:
-            return {"refused": next((line for line in said.getvalue().splitlines() if "error" in line), "")[:300]}
+        done = archive(Source(place, model), name, store, ["--force"])
+        if done.returncode:
+            return {"refused": next((line for line in done.stdout.splitlines() if "error" in line), "")[:300]}
         manifest = parse_manifest(ArchiveReader(store / f"{name}.mar").manifest_json())
         return {"requests": list(_requests(model, load_config(config), manifest))}
 

@@ -13,11 +13,9 @@ import logging
 import multiprocessing
 import sys
 import tempfile
-import traceback
 import warnings
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +48,9 @@ def _in_own_process(archive: Path, requests: list[dict[str, Any]]) -> float | st
     context = multiprocessing.get_context("spawn")  # a fork of a process may not compute on several threads
     with ProcessPoolExecutor(1, context) as pool:
         try:
-            return pool.submit(_result, archive, requests).result()
-        except BrokenProcessPool as ended:
-            return str(ended)
-
-
-def _result(archive: Path, requests: list[dict[str, Any]]) -> float | str:
-    try:
-        return worst_share(archive, requests)
-    except Exception as error:  # noqa: BLE001 - whatever a host raises is the result
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+            return pool.submit(worst_share, archive, requests).result()
+        except Exception as error:  # noqa: BLE001 - whatever a host raises is the result
+            return f"{type(error).__name__}: {error}"
 
 
 def worst_share(archive: Path, requests: list[dict[str, Any]]) -> float:

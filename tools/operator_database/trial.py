@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils import _pytree as pytree
 
+from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.lowering.errors import LoweringError
+from torchserve_neuron_lstm.lowering.one_request.decompositions import decompositions_of
 from torchserve_neuron_lstm.lowering.ragged.batched import run_ragged
 from torchserve_neuron_lstm.lowering.ragged.sizes import evaluate
 
-from .database import Sample
-from .placement import Placement, placements
-from .trace import TIMESTEPS, Traced, trace
-from .values import KINDS, padding, resized, with_kind
+from .database import Placement, Sample, Sizes, placements
 
+TIMESTEPS = 23
+_PASSES = 4
+KINDS = ("sample", "ties", "zeros", "signed zeros", "constant", "large", "low", "not finite", "minus infinity")
+_NOT_FINITE = (math.nan, math.inf, -math.inf)
+_PADDING = (*_NOT_FINITE, 1e30, -1e30)
 _FINITE_ONLY = ("nn.functional.gelu", "var_mean", "std_mean")
 """Operators whose kernels differ for infinite elements by where these are in a vector of the processor."""
 LENGTHS = (17, 1, 40, 3, 24, 2, 9, 33, 5, 64)
@@ -65,8 +75,8 @@ class _Placed:
     def inputs(self, timesteps: int, kind: str, seed: int) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
         pairs = zip(self.sample.tensors, self.shapes, strict=True)
-        first, *others = [resized(tensor, tuple(shape), timesteps, generator) for tensor, shape in pairs]
-        return [with_kind(first, kind, generator), *others]
+        first, *others = [_resized(tensor, tuple(shape), timesteps, generator) for tensor, shape in pairs]
+        return [_with_kind(first, kind, generator), *others]
 
     def call(self, tensors: Sequence[torch.Tensor], timesteps: Any) -> Any:
         return self.sample.call(tensors, dict.fromkeys(self.placement.numbers, timesteps))
@@ -103,7 +113,7 @@ def _try(placed: _Placed, shared: frozenset[int]) -> Trial:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            traced = trace(function, [specs[n] for n in given], [placed.as_input(example[n], n) for n in given])
+            traced = _trace(function, [specs[n] for n in given], [placed.as_input(example[n], n) for n in given])
     except Exception as error:  # noqa: BLE001 - whatever a trace raises
         return Trial(frozenset(), "untraced", f"{type(error).__name__}: {str(error)[:100]}")
     targets = (node.target for node in traced.module.graph.nodes)
@@ -133,7 +143,7 @@ class _Row:
         return None
 
 
-def _rows(placed: _Placed, given: Sequence[int], example: Sequence[torch.Tensor], traced: Traced) -> Iterator[_Row]:
+def _rows(placed: _Placed, given: Sequence[int], example: Sequence[torch.Tensor], traced: _Traced) -> Iterator[_Row]:
     for turn in range(2):
         for index, kind in enumerate(KINDS):
             if kind in ("not finite", "minus infinity") and placed.sample.operator.startswith(_FINITE_ONLY):
@@ -150,7 +160,7 @@ def _rows(placed: _Placed, given: Sequence[int], example: Sequence[torch.Tensor]
 
 
 def _compared(
-    placed: _Placed, given: Sequence[int], example: Sequence[torch.Tensor], traced: Traced
+    placed: _Placed, given: Sequence[int], example: Sequence[torch.Tensor], traced: _Traced
 ) -> tuple[str, str]:
     rows = list(_rows(placed, given, example, traced))
     for row in rows[:1]:
@@ -171,7 +181,7 @@ def _compared(
     return "lowered", ""
 
 
-def _run(placed: _Placed, given: Sequence[int], traced: Traced, rows: Sequence[_Row]) -> list[list[torch.Tensor]]:
+def _run(placed: _Placed, given: Sequence[int], traced: _Traced, rows: Sequence[_Row]) -> list[list[torch.Tensor]]:
     """Run the graph over all rows as one batch, and return the results of each."""
     specs = placed.placement.specs(placed.sample)
     longest = max(row.timesteps for row in rows)
@@ -200,7 +210,7 @@ def _padded(tensor: torch.Tensor, shape: Sequence[Any], longest: int, generator:
     if "time" not in shape:
         return tensor
     sizes = [longest if size == "time" else own for size, own in zip(shape, tensor.shape, strict=True)]
-    full = padding(sizes, tensor.dtype, generator)
+    full = _padding(sizes, tensor.dtype, generator)
     full[tuple(slice(size) for size in tensor.shape)] = tensor
     return full
 
@@ -219,3 +229,126 @@ def _close(wanted: torch.Tensor, got: torch.Tensor, exact: torch.Tensor | None) 
         errors = (wanted.to(kind) - exact.to(kind)).abs()[finite & exact.isfinite()]
         rounding = float(errors.max()) if errors.numel() else 0.0
     return torch.allclose(wanted.to(kind), got.to(kind), 1e-5, 2e-6 * max(scale, 1.0) + 4 * rounding, equal_nan=True)
+
+
+def _resized(tensor: torch.Tensor, shape: Sizes, timesteps: int, generator: torch.Generator) -> torch.Tensor:
+    """Return a tensor of a request's sizes, made of the elements of another one."""
+    for dim, size in enumerate(shape):
+        wanted = timesteps if size == "time" else 1 if size == "batch" else size
+        if size in ("time", "batch"):
+            if not tensor.shape[dim]:
+                tensor = tensor.new_zeros([1 if d == dim else n for d, n in enumerate(tensor.shape)])
+            chosen = torch.randint(tensor.shape[dim], (wanted,), generator=generator)
+            tensor = tensor.index_select(dim, chosen)
+    return tensor.clone()
+
+
+def _with_kind(tensor: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
+    """Return a tensor with values of a kind."""
+    noise = torch.randn(tensor.shape, generator=generator)
+    if tensor.dtype is torch.bool:
+        made = {"zeros": noise > math.inf, "constant": noise < math.inf}.get(kind, tensor)
+        return (noise > 0) if kind == "ties" else made
+    if not tensor.is_floating_point():
+        made = {
+            "ties": torch.randint(3, tensor.shape, generator=generator),
+            "zeros": torch.zeros_like(tensor),
+            "constant": torch.full_like(tensor, 2),
+            "large": (noise * 10000).to(tensor.dtype),
+            "low": -10000 - (noise * 10).abs().to(tensor.dtype),
+            # the lowest number has no negative: the processor stops at its division by -1
+            "not finite": torch.where(noise > 0, torch.iinfo(tensor.dtype).max, 1 - torch.iinfo(tensor.dtype).max),
+        }.get(kind, tensor)
+        return made.to(tensor.dtype)
+    made = {
+        "ties": noise.round(),
+        "zeros": torch.zeros_like(noise),
+        "signed zeros": torch.where(noise > 0, 0.0, -0.0),
+        "constant": torch.full_like(noise, 0.7),
+        "large": noise * 10000,
+        "low": -10000 - noise.abs(),
+        "not finite": _mixed(noise, generator),
+        "minus infinity": torch.full_like(noise, -math.inf),
+    }.get(kind, tensor)
+    return made.to(tensor.dtype)
+
+
+def _mixed(noise: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    special = torch.tensor(_NOT_FINITE)[torch.randint(len(_NOT_FINITE), noise.shape, generator=generator)]
+    return torch.where(noise > 0.3, special, noise)
+
+
+def _padding(shape: list[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Return arbitrary values, as they stand beyond the end of a row."""
+    places = torch.randint(len(_PADDING), shape, generator=generator)
+    if dtype.is_floating_point:
+        return torch.tensor(_PADDING, dtype=dtype)[places]
+    return places.to(dtype) if dtype is torch.bool else ((places - 2) * 1000003).to(dtype)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A graph with its placeholders' constants, and the numbers of timesteps for which it holds."""
+
+    module: torch.fx.GraphModule
+    names: tuple[str, ...]
+    """Placeholders of the inputs; those of the other ones are in `constants`."""
+    constants: dict[str, torch.Tensor]
+    guards: tuple[sympy.Basic, ...]
+
+    def holds(self, timesteps: int) -> bool:
+        """Whether no condition of the trace excludes this number of timesteps."""
+        return all(guard.xreplace(dict.fromkeys(guard.free_symbols, sympy.Integer(timesteps))) for guard in self.guards)
+
+
+def _trace(function: Callable[..., Any], specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> _Traced:
+    """Trace a function of the inputs of one request, which have `TIMESTEPS` timesteps."""
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+    fakes = [
+        mode.from_tensor(tensor, symbolic_context=_context(spec)) for spec, tensor in zip(specs, tensors, strict=True)
+    ]
+    module = _functional(_made(function, mode, fakes, {}), mode, fakes)
+    table: dict[Any, Any] = {}
+    for _ in range(_PASSES):
+        if not (more := {target: d for target, d in decompositions_of(module).items() if target not in table}):
+            break
+        table |= more
+        module = _functional(_made(module, mode, fakes, table), mode, fakes)
+    names = tuple(node.name for node in module.graph.nodes if node.op == "placeholder")
+    constants = _constants(module)
+    return _Traced(module, names, constants, tuple(guard.expr for guard in env.guards if guard.expr.free_symbols))
+
+
+def _context(spec: TensorSpec) -> StatelessSymbolicContext[Any, Any]:
+    sizes = [DimDynamic.DUCK if size == "time" else DimDynamic.STATIC for size in spec.shape]
+    return StatelessSymbolicContext(dynamic_sizes=sizes)
+
+
+def _made(
+    function: Callable[..., Any], mode: FakeTensorMode, fakes: Sequence[FakeTensor], table: dict[Any, Any]
+) -> Any:
+    with mode, enable_python_dispatcher(), torch.no_grad():
+        return make_fx(function, decomposition_table=table, pre_dispatch=True, _allow_non_fake_inputs=True)(*fakes)
+
+
+def _functional(module: torch.fx.GraphModule, mode: FakeTensorMode, fakes: Sequence[FakeTensor]) -> Any:
+    targets = (node.target for node in module.graph.nodes)
+    if not any(isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable for target in targets):
+        return module
+    return _made(torch.func.functionalize(module), mode, fakes, {})
+
+
+def _constants(module: torch.fx.GraphModule) -> dict[str, torch.Tensor]:
+    """Make placeholders of the tensors that the graph holds."""
+    graph, constants = module.graph, dict[str, torch.Tensor]()
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        tensor = getattr(module, str(node.target))
+        if isinstance(tensor, FakeTensor):
+            raise TypeError("a constant has no value in a trace")
+        with graph.inserting_before(next(iter(graph.nodes))):
+            place = graph.placeholder(f"constant_{len(constants)}")
+        place.meta["val"] = constants[place.name] = tensor
+        node.replace_all_uses_with(place)
+        graph.erase_node(node)
+    return constants
