@@ -186,10 +186,7 @@ class _Walk:
         return True
 
     def add_element(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
-        """Record an element of a tuple with the values of a maximum over time.
-
-        Returns whether the element is that, or a final state, which its recurrence has recorded.
-        """
+        """Record an element of a maximum over time; whether it is that, or a state, recorded by its recurrence."""
         name = operator_name(source)
         if name in _RECURRENCES:
             return bool(self.taints.of[source] == PER_TIMESTEP and node.args[1] != 0)

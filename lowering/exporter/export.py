@@ -122,10 +122,7 @@ def export_quietly(
 
 
 def drop_unused(exported: torch.export.ExportedProgram) -> None:
-    """Remove the placeholders of packed data. Mark LSTMs whose last cell state is unused, which need not be exact.
-
-    The exporter's checks of dtypes, which would keep what nothing reads, go first.
-    """
+    """Remove checks of dtypes and what nothing reads; mark LSTMs whose last cell state is unused."""
     graph = exported.graph
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
         graph.erase_node(node)

@@ -327,10 +327,7 @@ def _chosen(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _places_to_invert(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the inverse of the only permutation of one row, where torch inverts it: what it then writes is the same.
-
-    A write in place would need the whole graph to be made functional.
-    """
+    """Return the inverse of the only permutation of one row: a write in place would make the whole graph functional."""
     known = known_values(args[0])
     inverts = sys._getframe(2).f_code is rnn_utils.invert_permutation.__code__
     if not inverts or known is None or known.tolist() != [0]:
