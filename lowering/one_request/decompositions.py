@@ -15,11 +15,10 @@ from ..ragged.rules import rule_of
 
 
 def _cosine_similarity(a: torch.Tensor, b: torch.Tensor, dim: int = 1, eps: float = 1e-8) -> torch.Tensor:
-    rank = max(a.dim(), b.dim())
-    a, b = (x.reshape(*[1] * (rank - x.dim()), *x.shape) for x in (a, b))
-    products = [(x * y).sum(dim) for x, y in ((a, b), (a, a), (b, b))]
-    norms = [product.sqrt().clamp(min=eps) for product in products[1:]]
-    return products[0] / (norms[0] * norms[1])
+    directions = [
+        x / torch.linalg.vector_norm(x, 2, dim, keepdim=True).clamp(min=eps) for x in torch.broadcast_tensors(a, b)
+    ]
+    return (directions[0] * directions[1]).sum(dim)
 
 
 _MOST_SUBTRACTED = 25

@@ -89,12 +89,15 @@ def variance(batch: Batch, call: Call, *, root: bool, with_mean: bool = False) -
     correction = 1 if correction is None else float(correction)
     tensor = batch.rows_of(value)
     left, center = _centered(batch, value, tensor, dims)
-    squares = mean_of_rows(batch, value, left**2, dims, keep)
+    # Torch squares in double precision. Relative to the largest one, no square overflows or vanishes.
+    peak = batch.masked(Value(left.abs(), value.sizes), dims, 0).amax(shifted(dims), keepdim=True)
+    squares = mean_of_rows(batch, value, (left / peak.masked_fill(peak == 0, 1)) ** 2, dims, keep)
+    peak = peak.reshape(squares.shape)
     number = _count(batch, value, dims, squares.dim())
     left_over = number - correction
     left_over = left_over.clamp(min=0) if isinstance(left_over, torch.Tensor) else max(left_over, 0)
     result = squares * number / left_over if correction else squares
-    result = result.sqrt() if root else result
+    result = result.sqrt() * peak if root else result * peak * peak
     if not with_mean:
         return _results(call, value, dims, result)
     own = center if keep else center.reshape(result.shape)
@@ -235,4 +238,14 @@ def group_norm(batch: Batch, call: Call) -> Results:
 
 def vector_norm(batch: Batch, call: Call) -> Results:
     """Reduce by a norm: zeros change none of positive order, infinity none of negative order."""
-    return reduction(float("inf") if in_python(call["ord"]) < 0 else 0, batch, call)
+    order = in_python(call["ord"])
+    made = reduction(float("inf") if order < 0 else 0, batch, call)
+    value, keep = call.value(), bool(call["keepdim"])
+    dims = _reduced(call, value)
+    single = batch.masked(value, dims, 0).abs().sum(shifted(dims), keepdim=keep)
+    number = _count(batch, value, dims, single.dim())
+    if order == 0 or not isinstance(number, torch.Tensor):
+        return made
+    # Torch takes no power of a single element, which could overflow.
+    assert isinstance(made, Value)
+    return call.result(torch.where(number == 1, single.to(call.dtypes[0]), made.tensor))
