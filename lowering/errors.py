@@ -136,7 +136,10 @@ def at_line(node: torch.fx.Node) -> str:
 
 @contextmanager
 def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Iterator[None]:
-    """Turn an exporter's error into a `LoweringError` about the function `name`, with the user's line."""
+    """Turn an exporter's error into a `LoweringError` about the function `name`, with the user's line.
+
+    Raises `LoweringError`: any error within; one that is already among its causes is raised as it is.
+    """
     try:
         with _without_exporter_log(), _left_transforms():
             yield
@@ -202,7 +205,10 @@ def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -
 
 
 def reject_non_tensors(name: str, outputs: Sequence[object], *, allow_none: bool = False) -> None:
-    """Refuse outputs of the function `name` that are not tensors."""
+    """Refuse outputs of the function `name` that are not tensors.
+
+    Raises `LoweringError`: names the type and the value.
+    """
     for output in outputs:
         if not isinstance(output, torch.Tensor) and not (allow_none and output is None):
             raise LoweringError(

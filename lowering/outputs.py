@@ -54,7 +54,10 @@ def output_nodes(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
 
 
 def output_names(tree: pytree.TreeSpec, nodes: Sequence[object], names: Sequence[str] | None) -> Sequence[str]:
-    """Return the names of the configuration, or else `logits` in a dict, `1.0` in nested tuples, `output` if single."""
+    """Return the names of the configuration, or else `logits` in a dict, `1.0` in nested tuples, `output` if single.
+
+    Raises `LoweringError`: the number of names differs.
+    """
     marks = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
     paths = [".".join(_key_name(key) for key in path) for path, _ in pytree.tree_leaves_with_path(marks)]
     if len(paths) != len(nodes):  # leaves that are None are no outputs

@@ -79,7 +79,10 @@ def _draws(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def reject_scripted(model: torch.nn.Module) -> None:
-    """Refuse a model with a module in TorchScript. Functions in TorchScript may be called."""
+    """Refuse a model with a module in TorchScript. Functions in TorchScript may be called.
+
+    Raises `LoweringError`: names the module and its class.
+    """
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             own_class = getattr(module, "original_name", type(module).__name__)

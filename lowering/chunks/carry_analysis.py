@@ -56,7 +56,10 @@ class NotChunkable(Exception):
 def find_carried_values(
     exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
 ) -> tuple[CarrySource, ...]:
-    """Return the values to carry, in the order of the graph."""
+    """Return the values to carry, in the order of the graph.
+
+    Raises `NotChunkable`: names the first operator that needs timesteps of more than one chunk.
+    """
     if not takes_lengths:
         raise NotChunkable("no input has a time dimension")
     for spec in inputs:

@@ -25,7 +25,10 @@ Requests = list[list[torch.Tensor]]
 def check_chunked_equivalence(
     exported: ExportedProgram, chunked: ChunkPrograms, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> None:
-    """Run the same requests alone as whole sequences, and together in chunks."""
+    """Run the same requests alone as whole sequences, and together in chunks.
+
+    Raises `NotChunkable`: an output differs, or a program fails.
+    """
     requests = _requests(inputs)
     whole = exported.module()
     parts = {part: program.module() for part, program in chunked.parts.items()}

@@ -37,7 +37,10 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 
 
 def build_chunk_programs(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> ChunkPrograms:
-    """Build the programs of a model over chunks of time."""
+    """Build the programs of a model over chunks of time.
+
+    Raises `NotChunkable`: names the line that needs a whole sequence.
+    """
     parts = _ProgramBuilder(exported, inputs, find_carried_values(exported, inputs, takes_lengths))
     try:
         return ChunkPrograms(parts.chunk(), parts.head(), parts.start(), parts.carried, parts.reason_for_whole)

@@ -15,7 +15,10 @@ _HALF_BYTES = 8
 
 
 def check_streamable(program: LoweredModel) -> None:
-    """Refuse a model whose outputs need more than the timesteps received so far, or their number."""
+    """Refuse a model whose outputs need more than the timesteps received so far, or their number.
+
+    Raises `LoweringError`: names the line of the model.
+    """
     if program.chunked is None:
         raise LoweringError(
             "streaming: the outputs of a chunk depend on other timesteps that cannot be carried to it: "

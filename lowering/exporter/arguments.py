@@ -30,6 +30,8 @@ def nested_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     {'x': 1, 'state': ((2, 3), 4)}
     >>> nested_arguments({"batch.ids": 1, "batch.pair.0": 2})
     {'batch': {'ids': 1, 'pair': (2,)}}
+
+    Raises `LoweringError`: a tuple lacks an element, or its elements are out of order.
     """
     return {argument: _value_of(argument, parts) for argument, parts in _grouped(values).items()}
 

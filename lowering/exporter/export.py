@@ -60,6 +60,7 @@ def _packed(config: NeuronLstmBlock, tensors: Mapping[str, torch.Tensor], length
 def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
     """Refuse a configuration whose names differ from the arguments of the model's forward().
 
+    Raises `InputsDoNotFit`: an argument is unknown or missing.
     Raises `LoweringError`: a tuple lacks elements.
     """
     signature = inspect.signature(model.forward)

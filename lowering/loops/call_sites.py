@@ -67,7 +67,11 @@ def call_site(node: Node) -> CallSite:
 
 
 def calls_per_step(short: Graph, long: Graph, steps: int) -> dict[CallSite, int]:
-    """Return how many calls of a place each further timestep adds, for those that grow."""
+    """Return how many calls of a place each further timestep adds, for those that grow.
+
+    Raises `NotALoop`: no place has a call for each timestep.
+    Raises `UnknownLoop`: some have, and another place has another number of calls.
+    """
     groups = calls_by_site(short), calls_by_site(long)
     found: dict[CallSite, int] = {}
     irregular: list[Node] = []

@@ -26,7 +26,10 @@ class Evaluation:
         self._values = UnitValues(recipe, timesteps)
 
     def outputs(self) -> list[Any]:
-        """Compute every unit, and return the outputs."""
+        """Compute every unit, and return the outputs.
+
+        Raises `UnknownLoop`: a recurrence is none of the standard cells; names the line.
+        """
         for units in evaluation_order(self._values.recipe):
             self._compute(units)
         return [self._values.single(operand) for operand in self._values.recipe.outputs]

@@ -31,6 +31,7 @@ def recognise(short: Graph, timesteps: int, long: Graph, more_timesteps: int) ->
     """Write two traces of a model, of different numbers of timesteps, as the units on which both agree.
 
     Raises `NotALoop`: no operator is called once a timestep.
+    Raises `UnknownLoop`: the loops follow no rule that both show.
     """
     mark_fixed_parts(short, long)
     refusals: list[UnknownLoop | NotALoop] = []
@@ -118,6 +119,8 @@ class NoLoop(LoweringError):
 def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int = 1) -> SingleExport:
     """Export forward() for one request, its loops over timesteps as recurrent layers.
 
+    Raises `UnknownLoop`: a loop is of another kind; names the line.
+    Raises `NoLoop`: there is none.
     Raises `LoweringError`: the trace with the loops computed at once fails.
     """
     more = min(_MOST_TIMESTEPS, config.longest)

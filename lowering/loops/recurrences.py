@@ -20,7 +20,10 @@ _WRITES = (_aten.select_scatter.default, _aten.slice_scatter.default)
 
 
 def compute_recurrence(values: UnitValues, units: Mapping[int, Unit]) -> None:
-    """Compute units that take their own earlier members: a cell, or a buffer that is filled step by step."""
+    """Compute units that take their own earlier members: a cell, or a buffer that is filled step by step.
+
+    Raises `UnknownLoop`: it is none of the standard cells and no scan; names the line.
+    """
     found = [(index, unit) for index, unit in units.items() if unit.target in (*CELLS, *_WRITES)]
     index, unit = (*found, *units.items())[0]
     if unit.target in _WRITES and len(units) == 1:

@@ -70,7 +70,10 @@ class Steps:
     """The calls of one step of a recurrence; `outside` evaluates an argument that is no part of it, for all steps."""
 
     def __init__(self, units: Mapping[int, Unit], outside: Callable[[Operand | Run, Unit], Any]) -> None:
-        """Prepare the calls in an order in which each has its arguments."""
+        """Prepare the calls in an order in which each has its arguments.
+
+        Raises `UnknownLoop`: a call reads an earlier step than the one before.
+        """
         self._own, self._outside, self._inputs = set(units), outside, _Inputs()
         self._calls = [(index, units[index].target, *self._arguments(units[index])) for index in self._order(units)]
 

@@ -16,7 +16,10 @@ _aten = torch.ops.aten
 
 
 def joined_members(unit: Unit, args: Sequence[Any]) -> torch.Tensor | None:
-    """Return stack() or cat() of a list with members of families; None for any other call."""
+    """Return stack() or cat() of a list with members of families; None for any other call.
+
+    Raises `UnknownLoop`: another operator takes such a list; names the line.
+    """
     if not args or not isinstance(args[0], list) or not any(isinstance(item, Stacked) for item in args[0]):
         return None
     dim = args[1] if len(args) > 1 else 0

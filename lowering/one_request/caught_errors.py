@@ -51,7 +51,10 @@ def _has_handler(file: Path | None) -> bool:
 def reject_caught_errors(
     name: str, model: torch.nn.Module, config: ServingConfig, timesteps: int, errors: Sequence[Caught]
 ) -> None:
-    """Refuse the trace of a model that has caught an error of the trace itself."""
+    """Refuse the trace of a model that has caught an error of the trace itself.
+
+    Raises `LoweringError`: the error, with the line.
+    """
     if not errors:
         return
     in_eager_mode: list[Caught] = []

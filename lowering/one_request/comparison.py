@@ -65,6 +65,9 @@ class Comparison:
         """Compare a batch padded to `time` timesteps with each request alone in eager mode.
 
         `run` is the program as a function. The padding holds large numbers.
+
+        Raises `DiffersAtLength`: an output differs.
+        Raises `LoweringError`: the program fails, or the model fails on a request.
         """
         if not has_batch(self.inputs) and len(lengths) > 1:
             for length in lengths:
@@ -85,6 +88,8 @@ class Comparison:
         """Compare requests with values of each kind, in one batch with a request of values of 1e30.
 
         A request that the model does not take in eager mode is left out.
+
+        Raises `LoweringError`: an output differs; names the kind of values.
         """
         rng = torch.Generator().manual_seed(1)
         with torch.no_grad():

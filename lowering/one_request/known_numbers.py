@@ -34,7 +34,10 @@ def compared(name: str, a: Any, b: Any) -> Any:
 
 
 def indicator(value: Any) -> Any:
-    """Return a condition as 1 or 0; other values are returned as they are."""
+    """Return a condition as 1 or 0; other values are returned as they are.
+
+    Raises `NoQuotient`: the condition is no expression that is known for every number of timesteps.
+    """
     if not isinstance(value, torch.SymBool):
         return int(value) if isinstance(value, bool) else value
     if statically_known_true(value):

@@ -135,7 +135,10 @@ def embedding_bag(
     max_norm: float | None,
     **_: Any,
 ) -> torch.Tensor:
-    """Reduce the embeddings of ids[N, K] to [N, F]; those of `padding_idx` do not count."""
+    """Reduce the embeddings of ids[N, K] to [N, F]; those of `padding_idx` do not count.
+
+    Raises `LoweringError`: the bags have sizes of their own, or embeddings are normalised when they are read.
+    """
     if input.dim() != 2 or offsets is not None or max_norm is not None:
         raise LoweringError(
             f"embedding_bag takes offsets or max_norm{source_suffix(calling_line())}: give it ids[N, K], padded with "

@@ -75,6 +75,8 @@ def noted_quotient(number: Any, value: Quotient) -> Any:
 def quotient(value: Any) -> Quotient:
     """Write a number as a quotient.
 
+    Raises `NoQuotient`: it is symbolic and no integer, or a float with a large denominator.
+
     >>> quotient(0.5)
     Quotient(numerator=1, denominator=2)
     """

@@ -67,6 +67,8 @@ def reject_packed_results(outputs: object) -> None:
     """Refuse packed data as an output, and what is reduced from it only, which has no batch dimension.
 
     A layer on packed data gives one request's timesteps, [T, ...].
+
+    Raises `LoweringError`: in the words of the Neuron compiler.
     """
     for leaf in pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, rnn_utils.PackedSequence)):
         packed = placeholder_of(leaf)
@@ -124,7 +126,11 @@ def _is_inner(value: object) -> bool:
 
 
 def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
-    """Return the result of a call on sequences within one request; NotImplemented for other calls."""
+    """Return the result of a call on sequences within one request; NotImplemented for other calls.
+
+    Raises `LoweringError`: the lengths are those of the request, computed from data.
+    Raises `LoweringError`: the lengths are not known to fit, or the padded length depends on them.
+    """
     if name == "index_select" and caller is rnn_utils.pack_padded_sequence.__code__:
         _check_rows(*args)
     if name in ("sort", "_pack_padded_sequence"):

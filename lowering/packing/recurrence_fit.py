@@ -22,7 +22,10 @@ _LAYERS = {"lstm": "nn.LSTM", "gru": "nn.GRU", "rnn_tanh": "nn.RNN", "rnn_relu":
 
 
 def check_recurrence(cell: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
-    """Compare x[B, T, F] with the flat weights of a layer."""
+    """Compare x[B, T, F] with the flat weights of a layer.
+
+    Raises `InputsDoNotFit`: the features or the precision differ; names the line.
+    """
     size: Any = x.shape[-1]
     expected = int(weights[0].shape[1])
     at = source_suffix(calling_line())
@@ -54,7 +57,10 @@ def swapped_axes(name: str) -> InputsDoNotFit:
 
 
 def checked_axes(model: torch.nn.Module, batch: int, timesteps: int) -> AbstractContextManager[None]:
-    """In this context, compare the sizes of a recurrent layer's input with those of the batch at each call."""
+    """In this context, compare the sizes of a recurrent layer's input with those of the batch at each call.
+
+    Raises `InputsDoNotFit`: (when called) the batch is in the place of time.
+    """
 
     def check(layer: Any, arguments: tuple[Any, ...]) -> None:
         given = arguments[0] if arguments else None
@@ -67,7 +73,10 @@ def checked_axes(model: torch.nn.Module, batch: int, timesteps: int) -> Abstract
 
 
 def checked_packed_features(model: torch.nn.Module) -> AbstractContextManager[None]:
-    """In this context, compare the features of packed data with an LSTM's `input_size` at each call."""
+    """In this context, compare the features of packed data with an LSTM's `input_size` at each call.
+
+    Raises `InputsDoNotFit`: (when called) they differ.
+    """
     return _checked(model, torch.nn.LSTM, _check_packed)
 
 

@@ -170,7 +170,10 @@ def run_ragged(
     lengths: torch.Tensor,
     time: Any,
 ) -> list[Value]:
-    """Run the graph of one request on padded inputs of a batch."""
+    """Run the graph of one request on padded inputs of a batch.
+
+    Raises `LoweringError`: an operator has no rule; names the user's line.
+    """
     batch = Batch(lengths.shape[0], time, lengths)
     run = RaggedRun(module, dict(inputs), tensors, batch)
     with torch.fx.traceback.preserve_node_meta():  # the new nodes keep the lines of the user's model
@@ -265,7 +268,10 @@ _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
 
 def reject_impossible_numbers(exported: torch.export.ExportedProgram, lengths: Sequence[int]) -> None:
-    """Refuse a divisor that is 0 for a request of some number of timesteps, and a number beyond those of int64."""
+    """Refuse a divisor that is 0 for a request of some number of timesteps, and a number beyond those of int64.
+
+    Raises `LoweringError`: names the line.
+    """
     for node in exported.graph.nodes:
         if node.target in _DIVISIONS:
             divisor = expression(getattr(node.args[1], "meta", {}).get("val", node.args[1]))

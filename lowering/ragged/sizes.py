@@ -59,6 +59,8 @@ def evaluate(size: SizeExpr, timesteps: Any) -> Any:
     tensor([12,  1])
     >>> evaluate(functions.TruncToInt(0.7 * functions.ToFloat(T)), torch.tensor([90, 170]))  # as in Python
     tensor([ 62, 118])
+
+    Raises `UnknownSize`: it has a function or a second symbol that has no rule.
     """
     if size.is_Integer:
         return int(size)
@@ -85,6 +87,8 @@ def written(size: SizeExpr) -> str:
     '2*time - 1'
     >>> written(T + functions.Mod(T, 2))
     'time + time%2'
+
+    Raises `UnknownSize`: it has a function or a second symbol that has no rule.
     """
     if size.is_Symbol:
         return "time"
