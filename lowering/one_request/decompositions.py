@@ -18,7 +18,8 @@ def _cosine_similarity(a: torch.Tensor, b: torch.Tensor, dim: int = 1, eps: floa
     directions = [
         x / torch.linalg.vector_norm(x, 2, dim, keepdim=True).clamp(min=eps) for x in torch.broadcast_tensors(a, b)
     ]
-    return (directions[0] * directions[1]).sum(dim)
+    similarity: torch.Tensor = (directions[0] * directions[1]).sum(dim)
+    return similarity
 
 
 _MOST_SUBTRACTED = 25
