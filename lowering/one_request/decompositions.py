@@ -66,9 +66,10 @@ _WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.de
 That also gives its shape where it is decomposed later, so the exporter's decompositions must be there from the start.
 """
 _KERNELS = (
+    torch.ops.aten.grid_sampler.default,
     torch.ops.aten.grid_sampler_2d.default,
     torch.ops.aten.multi_margin_loss.default,
-    torch.ops.aten.multilabel_margin_loss_forward.default,
+    torch.ops.aten.multilabel_margin_loss.default,
 )
 """Operators whose kernels leave out NaN, which torch's decompositions of them do not."""
 _AFTER_WRITES = (torch.ops.aten.zero.default,)
@@ -80,7 +81,12 @@ def decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callabl
     """Return a functional program in which operators without a rule are those that torch composes them of.
 
     Losses are examples: `F.l1_loss`, `F.cross_entropy`. `own` are decompositions to be used in any case.
+
+    Raises `LoweringError`: torch composes an operator otherwise than its kernel computes it.
     """
+    for node in exported.graph.nodes:
+        if node.target in _KERNELS:
+            raise LoweringError(f"{node.target.overloadpacket} leaves out NaN, and has no rule{at_line(node)}")
     composed = _exporters_decompositions()
     inner = {target: composed[target] for target in (*_WITHIN_LOSSES, *_AFTER_WRITES)}
     table = {**own, **_DECOMPOSED, **inner, **decompositions_of(exported.graph_module)}
@@ -115,7 +121,7 @@ def decompositions_of(module: torch.fx.GraphModule) -> dict[Any, Callable[..., A
     found: dict[Any, Callable[..., Any]] = {}
     composed = _exporters_decompositions()
     for target in targets:
-        if target.namespace != "aten" or rule_of(target) is not None or target in (*_DECOMPOSED, *_KERNELS):
+        if target.namespace != "aten" or rule_of(target) is not None or target in _DECOMPOSED:
             continue
         if target in composed:
             found[target] = composed[target]
