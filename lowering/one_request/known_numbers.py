@@ -216,13 +216,19 @@ def _joined(tensors: Any) -> Any:
 
 def in_dtype(values: Any, dtype: torch.dtype) -> Any:
     """Return numbers as a tensor of a dtype has them; None if it rounds them."""
-    if dtype in (torch.int64, torch.int32):
-        try:
+    try:
+        if dtype in (torch.int64, torch.int32):
             return _elementwise(lambda value: _ROUNDED["trunc"](indicator(value)), values, [])
-        except NoQuotient:
-            return None
+        if dtype == torch.bool:
+            return _elementwise(_truth, values, [])
+    except NoQuotient:
+        return None
     fits = dtype == torch.uint8 and all(isinstance(value, int) and 0 <= value <= 255 for value in values.reshape(-1))
-    return values if fits or dtype in (torch.float32, torch.float64, torch.bool) else None
+    return values if fits or dtype in (torch.float32, torch.float64) else None
+
+
+def _truth(value: Any) -> Any:
+    return value if isinstance(value, (bool, torch.SymBool)) else _of_integers(partial(compared, "ne"), value, 0)
 
 
 def in_python(values: Any) -> Any:

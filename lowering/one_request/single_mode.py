@@ -40,8 +40,8 @@ from .positions import note_positions_after, only_true
 from .single_packing import follow_packed, inner_result, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of
 from .symbolic_quotients import RepeatedList, joined, symbolic_array
-from .uniform_values import uniform_after, uniform_value, with_uniform_value
-from .value_ranges import note_range_after
+from .uniform_values import as_number, uniform_after, uniform_value, with_uniform_value
+from .value_ranges import COMPARED, note_range_after
 from .written_views import note_views_after, note_writes, shares_memory
 
 TENSOR_TYPE = "_neuron_lstm_tensor_type"
@@ -129,7 +129,10 @@ def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
     value = uniform_after(name, args, kwargs, result)
     if value is not None:
         for tensor in [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]:
-            wraps = tensor.dtype in _SMALL_INTEGERS and not 0 <= value <= 127
+            value = as_number(value, tensor.dtype)
+            numbers = [value, *(args[1:] if name.strip("_") in COMPARED else ())]
+            small = {tensor.dtype, getattr(args[0], "dtype", None)} & _SMALL_INTEGERS
+            wraps = bool(small) and not all(0 <= number <= 127 for number in numbers)
             if not wraps and (tensor.dtype != torch.int64 or name not in ("max", "min")):
                 with_uniform_value(tensor, value)
                 if _is_single(tensor):
@@ -137,7 +140,7 @@ def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
     return result
 
 
-_SMALL_INTEGERS = (torch.uint8, torch.int8, torch.int16)
+_SMALL_INTEGERS = {torch.uint8, torch.int8, torch.int16}
 
 
 def _is_single(result: Any) -> bool:

@@ -59,7 +59,7 @@ def test_a_known_value_is_that_of_each_element(
         try:
             for change in changes:
                 made = change(made)
-        except (IndexError, RuntimeError):  # the changes do not fit each other
+        except (IndexError, RuntimeError, TypeError):  # the changes do not fit each other
             return
         value, numbers = uniform_value(made), known_values(made)
 
