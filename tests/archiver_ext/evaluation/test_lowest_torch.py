@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from computed import Computed
 from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.evaluation import lowest_torch as module
@@ -17,16 +18,6 @@ from torchserve_neuron_lstm.backends.program_source.write import program_source
 from torchserve_neuron_lstm.backends.versions import LOWEST_TORCH, release, torch_version
 
 TABLE = Path(module.__file__).with_name("operators_since.json")
-
-
-class Called(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.function(x)
-        return result
 
 
 def attention(x: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -48,7 +39,7 @@ def attention(x: torch.Tensor, **options: Any) -> torch.Tensor:
 def test_a_program_needs_the_release_that_has_its_calls(
     function: Callable[[torch.Tensor], torch.Tensor], lowest: str | None
 ) -> None:
-    program = torch.export.export(Called(function), (torch.randn(8, 6),))
+    program = torch.export.export(Computed(function), (torch.randn(8, 6),))
 
     assert lowest_torch(program_source(program), torch_version()) == lowest
 
@@ -57,7 +48,7 @@ def test_a_program_needs_the_release_that_has_its_calls(
 def test_a_program_of_a_torch_that_the_table_lacks_needs_that_one(
     function: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
-    source = program_source(torch.export.export(Called(function), (torch.randn(8, 6),)))
+    source = program_source(torch.export.export(Computed(function), (torch.randn(8, 6),)))
 
     assert lowest_torch(source, "9.9.0") == "9.9.0"
 

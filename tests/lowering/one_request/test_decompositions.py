@@ -6,20 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from computed import Computed
 from input_configs import one_input
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from torchserve_neuron_lstm.lowering import LoweringError, lower
-
-
-class Computed(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from computed import Computed
 from input_configs import one_input
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from torchserve_neuron_lstm.lowering import lower
@@ -23,15 +24,6 @@ STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
     "norm of a high order": lambda x: x.norm(p=8, dim=1),
     "cosine": lambda x: functional.cosine_similarity(x, x.flip(2), dim=1),
 }
-
-
-class Computed(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 @pytest.mark.few(2)

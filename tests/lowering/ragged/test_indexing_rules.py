@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from computed import Computed
 from input_configs import one_input
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchserve_neuron_lstm.backends.onnx_export import missing_translation
 from torchserve_neuron_lstm.lowering import lower
@@ -18,15 +19,6 @@ CONFIG = one_input("[batch, time, 3]", length="[4, 64]")
 LENGTHS = (64, 40, 33, 9, 5, 3, 2, 1)
 VALUES = torch.tensor([float("-inf"), float("inf"), float("nan"), 0.5])
 LOWEST, HIGHEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
-
-
-class Sorting(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x)
 
 
 def half(x: Tensor) -> int:
@@ -76,7 +68,7 @@ def padded(items: list[Tensor], padding: float) -> Tensor:
 @pytest.mark.parametrize("function", WITH_TIES.values(), ids=WITH_TIES.keys())
 def test_padding_is_chosen_by_no_index_of_equal_values(function: Callable[[Tensor], Any]) -> None:
     """Integers and conditions have no value beyond all others, so that padding ties with the last of them."""
-    program = lower(Sorting(within(function)), CONFIG)
+    program = lower(Computed(within(function)), CONFIG)
     items = requests()
     for padding in VALUES:
         values, valid = program.exported.module()(padded(items, float(padding)), torch.tensor(LENGTHS))
@@ -90,7 +82,7 @@ def test_padding_is_chosen_by_no_index_of_equal_values(function: Callable[[Tenso
 @pytest.mark.few(1)
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
 def test_padding_is_chosen_by_no_index(function: Callable[[Tensor], Any]) -> None:
-    program = lower(Sorting(function), CONFIG)
+    program = lower(Computed(function), CONFIG)
     items = requests()
     for padding in VALUES:
         values, order = program.exported.module()(padded(items, float(padding)), torch.tensor(LENGTHS))
@@ -108,14 +100,14 @@ def test_the_order_of_a_stable_sort_is_kept() -> None:
     x = VALUES[torch.randint(4, (1, 40, 3), generator=torch.Generator().manual_seed(0))]
     batch = torch.cat([x, torch.full((1, 24, 3), float("inf"))], 1)
 
-    order = lower(Sorting(function), CONFIG).exported.module()(batch, torch.tensor([40]))[1]
+    order = lower(Computed(function), CONFIG).exported.module()(batch, torch.tensor([40]))[1]
 
     assert order[:, :40].equal(function(x)[1])
 
 
 def test_the_largest_values_alone_need_no_sort() -> None:
     """Engines that have no sort may have this operator."""
-    program = lower(Sorting(lambda x: x.topk(half(x), 1)[0]), CONFIG)
+    program = lower(Computed(lambda x: x.topk(half(x), 1)[0]), CONFIG)
 
     calls = {str(node.target) for node in program.exported.graph.nodes}
     assert "aten.topk.default" in calls
@@ -124,7 +116,7 @@ def test_the_largest_values_alone_need_no_sort() -> None:
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_sorted_values_can_be_written_as_onnx(descending: bool) -> None:
-    program = lower(Sorting(lambda x: x.sort(1, descending=descending)[0]), CONFIG)
+    program = lower(Computed(lambda x: x.sort(1, descending=descending)[0]), CONFIG)
 
     assert not any(map(missing_translation, calls_of(program)))
 
@@ -133,7 +125,7 @@ def test_sorted_values_can_be_written_as_onnx(descending: bool) -> None:
 @pytest.mark.parametrize("name", ["ascending", "order", "largest", "smallest"])
 def test_the_order_of_equal_values_cannot_be_written_as_onnx(name: str) -> None:
     """No engine of ONNX has torch's order of them."""
-    program = lower(Sorting(FUNCTIONS[name]), CONFIG)
+    program = lower(Computed(FUNCTIONS[name]), CONFIG)
 
     assert any(map(missing_translation, calls_of(program)))
 
@@ -155,7 +147,7 @@ TIED: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.few(2)
 @pytest.mark.parametrize("function", TIED.values(), ids=TIED.keys())
 def test_equal_values_are_in_the_order_of_the_request_alone(function: Callable[[Tensor], Any]) -> None:
-    program = lower(Sorting(function), CONFIG)
+    program = lower(Computed(function), CONFIG)
     items = requests()
 
     values, order = program.exported.module()(padded(items, 0.5), torch.tensor(LENGTHS))
