@@ -139,6 +139,7 @@ class CompileProcesses:
         if isinstance(answer, int):
             return crash_of(job, describe_exit(answer), process.last_lines())
         if answer is None:
+            self._server.end()  # the next job gets another one, also if this one is still ending
             return crash_of(job, _NO_PROCESS, process.last_lines())
         self._idle.append(process)
         return answer

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "function",
     [

@@ -22,6 +22,7 @@ class Projected(nn.Module):
         return y.float()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("features", [6, 32, 64])
 def test_an_infinity_of_one_request_reaches_no_other(features: int) -> None:
     config = one_input(f"[batch, time, {features}]", length="[7]", batch="[4]")
@@ -34,6 +35,7 @@ def test_an_infinity_of_one_request_reaches_no_other(features: int) -> None:
     assert y[[0, 1, 3]].isfinite().all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("features", [5, 34, 100])
 def test_a_product_whose_rows_are_read_together_is_refused(features: int) -> None:
     config = one_input(f"[batch, time, {features}]", length="[7]", batch="[4]")

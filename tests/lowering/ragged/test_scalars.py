@@ -38,6 +38,7 @@ def drawn(dtype: torch.dtype, *shape: int) -> Tensor:
     return values.to(dtype) if dtype.is_floating_point else values.clamp(-(2**40), 2**40).long().to(dtype)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_scalar_of_each_request_is_cast_as_in_eager_mode(name: str) -> None:
     operator = OPERATORS[name]
