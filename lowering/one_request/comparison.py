@@ -185,8 +185,8 @@ class Comparison:
         if not unknown:
             return ""
         return (
-            f". Values of 0 to {ANY_ID - 1} were drawn for {', '.join(unknown)}, and padding has `pad_value` (0): if "
-            "it takes others only, write `range: [least, largest]`, both included, and `pad_value` under `inputs`"
+            f". Values of 0 to {ANY_ID - 1} were drawn for {', '.join(unknown)}: if it takes others only, write "
+            "`range: [least, largest]`, both included, under `inputs`"
         )
 
 

@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions
 
-from .quotients import NoQuotient, Quotient, least, quotient
+from .quotients import NoQuotient, Quotient, is_within, least, quotient
 from .written_views import Fact
 
 _SIDES = "_neuron_lstm_sides"
@@ -214,17 +214,23 @@ def _joined(tensors: Any) -> Any:
     return np.stack(parts) if parts and all(part is not None for part in parts) else None
 
 
+_LIMITS = {torch.int64: 2**63 - 1, torch.int32: 2**31 - 1, torch.float64: 2**53, torch.float32: 2**24}
+"""The largest magnitude up to which a dtype holds every integer."""
+
+
 def in_dtype(values: Any, dtype: torch.dtype) -> Any:
-    """Return numbers as a tensor of a dtype has them; None if it rounds them."""
+    """Return numbers as a tensor of a dtype has them; None if it rounds or wraps them."""
     try:
         if dtype in (torch.int64, torch.int32):
-            return _elementwise(lambda value: _ROUNDED["trunc"](indicator(value)), values, [])
-        if dtype == torch.bool:
+            values = _elementwise(lambda value: _ROUNDED["trunc"](indicator(value)), values, [])
+        elif dtype == torch.bool:
             return _elementwise(_truth, values, [])
     except NoQuotient:
         return None
-    fits = dtype == torch.uint8 and all(isinstance(value, int) and 0 <= value <= 255 for value in values.reshape(-1))
-    return values if fits or dtype in (torch.float32, torch.float64) else None
+    if dtype == torch.uint8:
+        return values if all(isinstance(value, int) and 0 <= value <= 255 for value in values.reshape(-1)) else None
+    limit = _LIMITS.get(dtype)
+    return values if limit is not None and all(is_within(value, limit) for value in values.reshape(-1)) else None
 
 
 def _truth(value: Any) -> Any:

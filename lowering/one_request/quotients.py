@@ -8,10 +8,12 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch.utils._sympy.value_ranges import bound_sympy
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 _GREATEST_DENOMINATOR = 2**16
 """More than any stride; other floats, such as 0.1, are no quotients of small integers."""
+_MOST_TIMESTEPS = 2**20
+"""More than any bucket has."""
 _NOTE = "_neuron_lstm_quotient"
 
 
@@ -28,6 +30,8 @@ class Quotient:
 
     def __add__(self, other: Any) -> Quotient:
         o, denominator = quotient(other), self.denominator
+        if not _is_exact(denominator):
+            _reject_rounded(o.denominator)
         return Quotient(self.numerator * o.denominator + o.numerator * denominator, denominator * o.denominator)
 
     def __sub__(self, other: Any) -> Quotient:
@@ -38,13 +42,15 @@ class Quotient:
 
     def __mul__(self, other: Any) -> Quotient:
         o = quotient(other)
+        _reject_rounded(self.denominator, o.denominator)
         return Quotient(self.numerator * o.numerator, self.denominator * o.denominator)
 
     def __truediv__(self, other: Any) -> Quotient:
         o = quotient(other)
         if not isinstance(o.numerator, int) or o.numerator <= 0:
             raise NoQuotient
-        return self.__mul__(Quotient(o.denominator, o.numerator))
+        _reject_rounded(o.denominator)
+        return Quotient(self.numerator * o.denominator, self.denominator * o.numerator)
 
     def __floordiv__(self, other: Any) -> Any:
         return (self / other).__floor__()
@@ -63,6 +69,20 @@ class Quotient:
     def in_python(self) -> Any:
         """Return the number that Python has for it."""
         return noted_quotient(self.numerator / self.denominator, self)
+
+
+def _is_exact(denominator: int) -> bool:
+    """Whether a float holds quotients of this denominator as they are."""
+    return denominator & (denominator - 1) == 0
+
+
+def _reject_rounded(*denominators: int) -> None:
+    """Refuse to multiply or to add rounded floats: `7 * (lengths / 7)` may be less than `lengths`.
+
+    Raises `NoQuotient`: one of the quotients is rounded.
+    """
+    if not all(map(_is_exact, denominators)):
+        raise NoQuotient
 
 
 def noted_quotient(number: Any, value: Quotient) -> Any:
@@ -103,6 +123,23 @@ def least(size: Any) -> int | float:
     """
     if not isinstance(size, torch.SymInt):
         return size  # type: ignore[no-any-return]  # a number
-    node = size.node
-    lower = bound_sympy(node.expr, node.shape_env.var_to_range).lower
+    lower = bound_sympy(size.node.expr, size.node.shape_env.var_to_range).lower
     return int(lower) if lower.is_Integer else float("-inf")
+
+
+def is_within(size: Any, limit: int) -> bool:
+    """Whether the magnitude of a number is at most `limit`, for every number of timesteps that is served.
+
+    >>> is_within(Quotient(-9, 2), 8), is_within(0.5, 8)
+    (False, True)
+    """
+    if isinstance(size, Quotient):
+        return is_within(size.numerator, limit)
+    if not isinstance(size, torch.SymInt):
+        return isinstance(size, torch.SymBool) or abs(size) <= limit
+    ranges = {
+        symbol: ValueRanges(bounds.lower, min(bounds.upper, _MOST_TIMESTEPS))
+        for symbol, bounds in size.node.shape_env.var_to_range.items()
+    }
+    bounds = bound_sympy(size.node.expr, ranges)
+    return bool(-limit <= bounds.lower and bounds.upper <= limit)

@@ -29,6 +29,21 @@ def lengths_of(*numbers: int) -> Tensor:
 @pytest.mark.parametrize(
     "function",
     [
+        lambda n: n.int() * 2**30,
+        lambda n: n.float() * (2**24 + 1),
+        lambda n: (n.float() / 41 * 41).long(),
+        lambda n: (n.float() / 7 + n.float() / 7).long(),
+    ],
+    ids=["wraps", "rounds", "rounds a product", "rounds a sum"],
+)
+def test_a_number_that_the_dtype_does_not_hold_is_not_known(function: Callable[[Tensor], Tensor]) -> None:
+    with SingleRequestMode():
+        assert known_values(function(lengths_of(9))) is None
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
         lambda n: torch.div(n, 2, rounding_mode="floor"),
         lambda n: torch.ceil(n / 4).long(),
         lambda n: ((n * 0.25 + 1.5) - 1).int(),
