@@ -139,7 +139,6 @@ class CompileProcesses:
         if isinstance(answer, int):
             return crash_of(job, describe_exit(answer), process.last_lines())
         if answer is None:
-            self._server.end()  # the next job gets another one, also if this one is still ending
             return crash_of(job, _NO_PROCESS, process.last_lines())
         self._idle.append(process)
         return answer
@@ -237,9 +236,13 @@ class ForkServer:
             return self._requests
 
     def fork(self, *files: int) -> None:
-        """Fork a process with these files. If the server has just ended, they are closed."""
-        with self._lock, suppress(ConnectionError):
-            socket.send_fds(self.start(), [b"+"], list(files))
+        """Fork a process with these files. If the server ends before it has read the request, they are closed."""
+        with self._lock:
+            try:
+                socket.send_fds(self.start(), [b"+"], list(files))
+            except ConnectionError:  # the former server was still ending
+                self.end()
+                socket.send_fds(self.start(), [b"+"], list(files))
 
     def end(self) -> None:
         """End the server. The processes that it forked go on."""
