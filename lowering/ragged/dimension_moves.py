@@ -21,30 +21,39 @@ _MOVES = {
     _aten.transpose.int,
     _aten.permute.default,
     _aten.movedim.int,
+    _aten.select.int,
 }
 Places = list[int | None]
 """Dimensions of a tensor as those of another one; None: a new one of size 1."""
+Selected = dict[int, int]
+"""The index that is read of a dimension of the other tensor."""
 
 
 def join_moves(program: torch.export.ExportedProgram) -> None:
     """Replace chains of moves whose result needs fewer calls."""
-    chains: dict[Node, tuple[Node, Places, int]] = {}
+    chains: dict[Node, tuple[Node, Places, Selected, int]] = {}
     hook = program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook())
     with hook:
         for node in list(program.graph.nodes):
-            if node.op != "call_function" or node.target not in _MOVES:
+            if not _is_move(node):
                 continue
             source: Any = node.args[0]
-            root, places, length = chains.get(source, (source, list(range(rank(source))), 0))
-            chains[node] = root, _moved(node, places), length + 1
-            if not all(user.target in _MOVES for user in node.users):
+            root, places, selected, length = chains.get(source, (source, list(range(rank(source))), {}, 0))
+            chains[node] = root, *_moved(node, places, selected), length + 1
+            if not all(map(_is_move, node.users)):
                 _replace(node, *chains[node])
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
 
 
-def _moved(node: Node, places: Places) -> Places:
-    """Return the places of a call's result, from those of its argument."""
+def _is_move(node: Node) -> bool:
+    if node.op != "call_function" or node.target not in _MOVES:
+        return False
+    return node.target is not _aten.select.int or isinstance(node.args[2], int)
+
+
+def _moved(node: Node, places: Places, selected: Selected) -> tuple[Places, Selected]:
+    """Return the places of a call's result and what is selected, from those of its argument."""
     moved, target = list(places), node.target
     arguments: Any = node.args[1:]
     if target is _aten.unsqueeze.default:
@@ -54,17 +63,20 @@ def _moved(node: Node, places: Places) -> Places:
             del moved[arguments[0] % len(places)]
     elif target is _aten.permute.default:
         moved = [places[dim] for dim in arguments[0]]
+    elif target is _aten.select.int:
+        place = moved.pop(arguments[0] % len(places))
+        selected = selected if place is None else {**selected, place: arguments[1]}
     elif target is _aten.movedim.int:
         moved.insert(arguments[1] % len(places), moved.pop(arguments[0] % len(places)))
     else:
         first, second = (dim % len(places) for dim in arguments)
         moved[first], moved[second] = places[second], places[first]
-    return moved
+    return moved, selected
 
 
-def _replace(node: Node, root: Node, places: Places, length: int) -> None:
+def _replace(node: Node, root: Node, places: Places, selected: Selected, length: int) -> None:
     """Put the fewest calls in place of a chain, if they are fewer; an input itself is no output."""
-    calls = _calls(places, rank(root))
+    calls = _calls(places, rank(root), selected)
     is_output = any(user.op == "output" for user in node.users)
     if len(calls) >= length or (not calls and is_output and root.op == "placeholder"):
         return
@@ -77,16 +89,20 @@ def _replace(node: Node, root: Node, places: Places, length: int) -> None:
     node.replace_all_uses_with(made)
 
 
-def _calls(places: Places, dimensions: int) -> list[tuple[Any, ...]]:
+def _calls(places: Places, dimensions: int, selected: Selected) -> list[tuple[Any, ...]]:
     """Return the calls that move the dimensions of a tensor of so many to these places.
 
-    >>> [(str(target), *arguments) for target, *arguments in _calls([1, 0, 2], 3)]
+    >>> [(str(target), *arguments) for target, *arguments in _calls([1, 0, 2], 3, {})]
     [('aten.transpose.int', 0, 1)]
-    >>> [(str(target), *arguments) for target, *arguments in _calls([1, None, 2], 3)]
-    [('aten.squeeze.dim', 0), ('aten.unsqueeze.default', 1)]
+    >>> [(str(target), *arguments) for target, *arguments in _calls([2, None], 3, {0: -1})]
+    [('aten.squeeze.dim', 1), ('aten.select.int', 0, -1), ('aten.unsqueeze.default', 1)]
     """
     kept = [place for place in places if place is not None]
-    calls: list[tuple[Any, ...]] = [(_aten.squeeze.dim, dim) for dim in reversed(range(dimensions)) if dim not in kept]
+    calls: list[tuple[Any, ...]] = [
+        (_aten.select.int, dim, selected[dim]) if dim in selected else (_aten.squeeze.dim, dim)
+        for dim in reversed(range(dimensions))
+        if dim not in kept
+    ]
     calls += _permutation([sorted(kept).index(place) for place in kept])
     return calls + [(_aten.unsqueeze.default, dim) for dim, place in enumerate(places) if place is None]
 
