@@ -156,12 +156,12 @@ def test_a_share_of_the_answers_is_chosen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_workers_choose_independently() -> None:
-    with shadowed() as one, shadowed() as other:
-        draws = [
-            [ShadowedModel(FakeModel(), Shadow(0.5, "log", OWN), sums)._choose() for _ in range(3)]
-            for _ in (one, other)
-        ]
-    assert draws[0] != draws[1]
+    models = [ShadowedModel(FakeModel(), Shadow(0.5, "log", OWN), sums) for _ in range(2)]
+    first, second = ([model._choose() for _ in range(3)] for model in models)
+    for model in models:
+        model.close()
+
+    assert first != second
 
 
 def test_the_end_of_a_worker_waits_for_one_comparison_and_leaves_the_others_out() -> None:
