@@ -76,7 +76,10 @@ def _without_projections(program: torch.export.ExportedProgram) -> torch.export.
 
 
 def export_onnx(program: torch.export.ExportedProgram) -> Any:
-    """Export a program to an ONNX model (a protobuf) with its weights."""
+    """Export a program to an ONNX model (a protobuf) with its weights.
+
+    Raises `CompileError`: the exporter does not support an operator, which the message names.
+    """
     table: dict[Callable[..., Any], Callable[..., Any]] = {
         torch.ops.neuron_lstm.lstm.default: _lstm,
         torch.ops.neuron_lstm.rnn.default: _rnn,

@@ -117,7 +117,10 @@ class _Walk:
             self.check_timestep(node)
 
     def reads_past(self, node: torch.fx.Node) -> bool:
-        """Whether a node reads past timesteps, or is between such a read and its end; if so, record it."""
+        """Whether a node reads past timesteps, or is between such a read and its end; if so, record it.
+
+        Raises `NotChunkable`: it also needs the end of the sequence, or the number of timesteps.
+        """
         read = self.reads.follow(node)
         if read is None:
             return False
@@ -133,7 +136,10 @@ class _Walk:
         return True
 
     def visit_scan(self, node: torch.fx.Node) -> bool:
-        """Whether a node is a scan, its step, or one of its results; if so, record the states of the scan."""
+        """Whether a node is a scan, its step, or one of its results; if so, record the states of the scan.
+
+        Raises `NotChunkable`: a step needs more than its own timestep.
+        """
         if is_scan(node):
             self.check_scan(node)
             states = range(len(scan_of(node).first))
@@ -149,7 +155,10 @@ class _Walk:
         return True
 
     def check_scan(self, node: torch.fx.Node) -> None:
-        """Check what each step of a scan takes."""
+        """Check what each step of a scan takes.
+
+        Raises `NotChunkable`: it needs the end of the sequence, or the number of timesteps, or several of them.
+        """
         line, scan = at_line(node), scan_of(node)
         positions = [one for one in scan.each if self.positions.get(one) == 0]
         lengths = [one for one in scan.shared if self.is_plain_lengths(one)]
@@ -189,7 +198,10 @@ class _Walk:
         return True
 
     def add_element(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
-        """Record an element of a maximum over time; whether it is that, or a state, recorded by its recurrence."""
+        """Record an element of a maximum over time; whether it is that, or a state, recorded by its recurrence.
+
+        Raises `NotChunkable`: the element is the index of a timestep.
+        """
         name = operator_name(source)
         if name in _RECURRENCES:
             return bool(self.taints.of[source] == PER_TIMESTEP and node.args[1] != 0)
@@ -205,7 +217,10 @@ class _Walk:
         return dims is not None and time in dims
 
     def visit_independent(self, node: torch.fx.Node) -> None:
-        """Track whether a value of the whole request depends on the lengths or on the end of the sequence."""
+        """Track whether a value of the whole request depends on the lengths or on the end of the sequence.
+
+        Raises `NotChunkable`: the value needs timesteps of more than one chunk.
+        """
         name, sources = operator_name(node), node.all_input_nodes
         if name in FACTORIES or name in FILL_FACTORIES:
             return  # its tensor argument determines the dtype only
@@ -217,7 +232,10 @@ class _Walk:
             self.from_lengths.add(node)
 
     def check_timestep(self, node: torch.fx.Node) -> None:
-        """Check the inputs of a value at each timestep."""
+        """Check the inputs of a value at each timestep.
+
+        Raises `NotChunkable`: it needs later timesteps, the end of the sequence, or the number of timesteps.
+        """
         name, sources = operator_name(node), node.all_input_nodes
         line = at_line(node)
         if name in _RECURRENCES:
@@ -263,7 +281,10 @@ class _Walk:
             self.from_lengths.add(node)
 
     def refuse_counting(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> None:
-        """Refuse uses of positions and lengths, whose values in a chunk are not those in the sequence."""
+        """Refuse uses of positions and lengths, whose values in a chunk are not those in the sequence.
+
+        Raises `NotChunkable`: the call counts timesteps from the beginning or the end.
+        """
         if any(source in self.from_lengths or source in self.position_values for source in sources):
             raise NotChunkable(f"{display_name(node)} counts timesteps from the beginning or the end{at_line(node)}")
 
@@ -289,7 +310,10 @@ class _Walk:
         return node is self.taints.lengths
 
     def check_states(self, node: torch.fx.Node, name: str) -> None:
-        """Check that a recurrence runs forward from a state that is known at the start."""
+        """Check that a recurrence runs forward from a state that is known at the start.
+
+        Raises `NotChunkable`: the recurrence is bidirectional, or its initial state is known at the end only.
+        """
         line = at_line(node)
         if argument(node, "bidirectional"):
             raise NotChunkable(

@@ -79,7 +79,10 @@ class _ProgramBuilder:
         return any(axis_of(size, self.axes) == "time" for size in node.meta["val"].shape)
 
     def spec_of(self, carry: CarrySource) -> TensorSpec:
-        """Return the layout of a carried value, with the batch first."""
+        """Return the layout of a carried value, with the batch first.
+
+        Raises `NotChunkable`: it is not one value for each row.
+        """
         shape = tuple(axis_of(size, self.axes) or size for size in carry.value.shape)
         if shape.count("batch") != 1 or not all(isinstance(size, (int, str)) for size in shape):
             raise NotChunkable(f"{carry.name} has not exactly one value per sequence{at_line(carry.node)}")

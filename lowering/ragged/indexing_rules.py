@@ -121,7 +121,10 @@ def index_select(batch: Batch, call: Call) -> Results:
 
 
 def index(batch: Batch, call: Call) -> Results:
-    """Read by tensors of positions of neighbouring dimensions."""
+    """Read by tensors of positions of neighbouring dimensions.
+
+    Raises `NoRule`: the selection is by a mask, or of dimensions that are not neighbours.
+    """
     value: Value = call.value()
     given: list[Value | None] = list(call["indices"])
     only_rows = all(i is None or (i.sizes in ((1,), ()) and value.sizes[d] == 1) for d, i in enumerate(given))

@@ -15,6 +15,8 @@ def recurrence(batch: Batch, call: Call) -> Results:
     """Run x[N, T, F] of every request as x[B * N, T, F], each row with its own length.
 
     The request's own call has lengths only of sequences within its timesteps: alone, all of those are real.
+
+    Raises `NoRule`: the lengths are computed from data, or a recurrence over all timesteps runs for each timestep.
     """
     x = call.value("x")
     items, steps = x.sizes[0], x.sizes[1]
@@ -90,7 +92,10 @@ _RunStep = Callable[[torch.fx.GraphModule, Sequence[Value], Batch], Sequence[Val
 def scan(
     batch: Batch, arguments: Sequence[Any], sizes: Sequence[Sequence[SizeExpr]], run_step: _RunStep
 ) -> tuple[Value, ...]:
-    """Run a scan of every request, each over its own number of steps."""
+    """Run a scan of every request, each over its own number of steps.
+
+    Raises `NoRule`: the number of steps is constant, or may be 0, or a step reads several timesteps.
+    """
     graph, first, each, shared = arguments
     steps = each[0].sizes[0]
     fewest = evaluate(steps, 1)

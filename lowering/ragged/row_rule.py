@@ -26,7 +26,10 @@ def _without_loops() -> Iterator[None]:
 
 
 def each_row(batch: Batch, call: Call) -> Results:
-    """Run an operator for each row, where no dimension depends on the timesteps."""
+    """Run an operator for each row, where no dimension depends on the timesteps.
+
+    Raises `NoRule`: a dimension or a number does, or torch cannot run the operator for several rows.
+    """
     leaves, tree = pytree.tree_flatten(dict(call.arguments))
     if any(map(is_ragged, call.all_sizes())):
         raise NoRule("the operator is not known")

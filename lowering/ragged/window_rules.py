@@ -62,7 +62,10 @@ def _has_padding(padding: Sequence[Any] | str, along_time: Sequence[bool]) -> bo
 
 
 def overlap_add(batch: Batch, call: Call) -> Results:
-    """Add overlapping windows, as `nn.Fold` does: windows beyond a row's last one are zeros."""
+    """Add overlapping windows, as `nn.Fold` does: windows beyond a row's last one are zeros.
+
+    Raises `NoRule`: the windows are of two dimensions, so that those of a row do not come first.
+    """
     value = call.value()
     flat = any(call["kernel_size"][dim] == call["output_size"][dim] == 1 for dim in (0, 1))
     if not flat or is_ragged(value.sizes[-2]):
@@ -144,7 +147,10 @@ def adaptive_pool(spatial: int, batch: Batch, call: Call) -> Results:
 
 
 def upsample(batch: Batch, call: Call) -> Results:
-    """Repeat each element: a constant number of times."""
+    """Repeat each element: a constant number of times.
+
+    Raises `NoRule`: the frame rate changes by a factor that is not a whole number.
+    """
     value = call.value()
     if not any(map(is_ragged, value.sizes[2:])):
         return _interpolated(batch, call, value)
@@ -173,7 +179,10 @@ def _interpolated(batch: Batch, call: Call, value: Value) -> Results:
 
 
 def upsample_linear(batch: Batch, call: Call) -> Results:
-    """Interpolate between timesteps: beyond its end, each row repeats its last one."""
+    """Interpolate between timesteps: beyond its end, each row repeats its last one.
+
+    Raises `NoRule`: the step depends on the number of timesteps.
+    """
     value = call.value()
     if not is_ragged(value.sizes[2]):
         return _interpolated(batch, call, value)

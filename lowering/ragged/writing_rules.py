@@ -73,7 +73,10 @@ def scatter(batch: Batch, call: Call) -> Results:
 
 
 def index_put(batch: Batch, call: Call) -> Results:
-    """Write where a mask is true, or at tensors of positions of neighbouring dimensions."""
+    """Write where a mask is true, or at tensors of positions of neighbouring dimensions.
+
+    Raises `NoRule`: values are written in the order of a mask, or to dimensions that are not neighbours.
+    """
     value, source = call.value(), call.value("values")
     given = list(call["indices"])
     indices = [i for i in given if i is not None]
