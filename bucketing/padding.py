@@ -127,12 +127,12 @@ def item_bytes(dtype: torch.dtype) -> int:
     return torch.empty(0, dtype=dtype).element_size()
 
 
-def filler(spec: TensorSpec, length: int, batch: int | None = None) -> torch.Tensor:
+def padding_tensor(spec: TensorSpec, length: int, batch: int | None = None) -> torch.Tensor:
     """Return `spec.pad_value` everywhere in one request of `length` timesteps, or in a batch of so many rows.
 
-    >>> filler(TensorSpec("ids", "int64", ("batch", "time")), length=3)
+    >>> padding_tensor(TensorSpec("ids", "int64", ("batch", "time")), length=3)
     tensor([0, 0, 0])
-    >>> filler(TensorSpec("ids", "int64", ("batch", "time"), pad_value=1), length=3, batch=1)
+    >>> padding_tensor(TensorSpec("ids", "int64", ("batch", "time"), pad_value=1), length=3, batch=1)
     tensor([[1, 1, 1]])
     """
     sizes = spec.item_sizes(length) if batch is None else spec.sizes(batch, length)
@@ -144,12 +144,12 @@ class _Padding(dict[int, torch.Tensor]):
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
-        self.longest = filler(spec, 0)
+        self.longest = padding_tensor(spec, 0)
 
     def __missing__(self, timesteps: int) -> torch.Tensor:
         (dim,) = self.spec.item_time_dims
         if timesteps > self.longest.shape[dim]:
-            self.longest = filler(self.spec, 1 << timesteps.bit_length())
+            self.longest = padding_tensor(self.spec, 1 << timesteps.bit_length())
         view = self[timesteps] = self.longest.narrow(dim, 0, timesteps)
         return view
 
@@ -190,7 +190,7 @@ def _stacked(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) ->
     padded = [_pad_item(item, spec, bucket.length) for item in items]
     if spec.batch_dim is None:
         return padded[0].contiguous()
-    dummies = [filler(spec, bucket.length)] * (bucket.batch - len(items))
+    dummies = [padding_tensor(spec, bucket.length)] * (bucket.batch - len(items))
     return torch.stack(padded + dummies, spec.batch_dim)
 
 
@@ -201,7 +201,7 @@ def _moved(tensor: torch.Tensor, dim: int, to: int) -> torch.Tensor:
 def _pad_item(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
     if not spec.item_time_dims:
         return item
-    padded = filler(spec, length)
+    padded = padding_tensor(spec, length)
     _first_timesteps(padded, spec, item.shape[spec.item_time_dims[0]]).copy_(item)
     return padded
 

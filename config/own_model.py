@@ -72,7 +72,7 @@ class OwnModel:
     mask: Optional[MaskForm]
     draws: bool
     """Whether it draws random numbers."""
-    answers_filler: bool
+    answers_padding: bool
     """Whether it answers a request of padding alone, with which a host tries it."""
     rewritten: tuple[str, ...]
     """Tensors that it writes into without a trace: they are put back after every request."""

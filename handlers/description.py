@@ -93,7 +93,7 @@ def readiness(model: ServedModel, sessions: SessionSource | None) -> dict[str, o
 
 def _runs(model: ServedModel) -> bool:
     own = model.manifest.model
-    if own is not None and not own.answers_filler:
+    if own is not None and not own.answers_padding:
         return True  # it was made, and there is no request to try it with
     try:
         warm_up(model, model.manifest.grid.buckets[0], rows=1)

@@ -69,7 +69,7 @@ def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifes
 
     _refuse_simulation(loaded.manifest.backend)
     before = loaded.manifest
-    if before.model is not None and not before.model.answers_filler:
+    if before.model is not None and not before.model.answers_padding:
         raise PackagingError(
             f"{before.model.name} answers by its own code, and fails on the padding that calls are measured with: its "
             "costs stay as they were measured while it was packaged"

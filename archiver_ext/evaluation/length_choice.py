@@ -19,7 +19,7 @@ from ...backends.interface import Backend, LoadedProgram, LoadError
 from ...backends.registry import auto_engines, backend_names, get_backend
 from ...bucketing.bucket_lengths import cost_per_row, geometric_lengths
 from ...bucketing.cost import CostModel
-from ...bucketing.padding import filler
+from ...bucketing.padding import padding_tensor
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...config.buckets import AutoLengths
 from ...config.schema import ServingConfig
@@ -132,7 +132,7 @@ def _measure(
 
 def _call(run: LoadedProgram, program: LoweredModel, bucket: Bucket) -> Callable[[], object]:
     """One call with every row at the bucket's full length."""
-    tensors = [filler(spec, bucket.length, bucket.batch) for spec in program.inputs]
+    tensors = [padding_tensor(spec, bucket.length, bucket.batch) for spec in program.inputs]
     if program.takes_lengths:
         tensors.append(torch.full((bucket.batch,), bucket.length))
     return lambda: run(tensors)

@@ -22,7 +22,7 @@ from typing import get_args
 
 from ...backends.interface import Backend, CompilerOption, Precision, precision_of
 from ...backends.registry import SERVING, auto_engines, get_backend
-from ...bucketing.padding import filler
+from ...bucketing.padding import padding_tensor
 from ...config.engine_choice import AUTO
 from ...config.schema import ServingConfig
 from ...handlers.runtime.measurement import Call, Effort, measure
@@ -180,6 +180,6 @@ def _batch_call(engine: EvaluatedEngine, index: int) -> Call:
     """One batch as it is planned; its measured time differs from the sum of its plan."""
     archive = engine.archive
     lengths = compared_batches(archive.manifest)[index]
-    requests = [[filler(spec, length) for spec in archive.manifest.inputs] for length in lengths]
+    requests = [[padding_tensor(spec, length) for spec in archive.manifest.inputs] for length in lengths]
     call = partial(archive.run_plan, archive.plan(lengths), requests, lengths)
     return on_threads(engine.torch_threads, call)

@@ -50,7 +50,7 @@ def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig
         arguments=_arguments(config),
         mask=_mask(config),
         draws=False,
-        answers_filler=True,
+        answers_padding=True,
         rewritten=(),
         recurrences=None,
         imports_late=not is_script and imports_late(file),

@@ -98,7 +98,9 @@ def package_own_model(
         if isinstance(refusal, (InputsDoNotFit, FailsEagerly)):
             raise refusal from failure
         raise
-    described = replace(description, draws=trial.draws, answers_filler=trial.answers_filler, rewritten=trial.rewritten)
+    described = replace(
+        description, draws=trial.draws, answers_padding=trial.answers_padding, rewritten=trial.rewritten
+    )
     native = _with_native_layers(build, described, trial, constants)
     described, trial = native or (described, trial)
     carried = carried_files(ENGINE, own_model=True, native_layers=native is not None)

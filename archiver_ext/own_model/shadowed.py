@@ -50,7 +50,7 @@ def prepare_shadow(
             raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")  # noqa: TRY301 - it is told as the others
     except PackagingError as error:
         raise PackagingError(f"neuron_lstm.shadow: {error}. Leave `shadow` out to package it without") from error
-    described = replace(description, answers_filler=trial.answers_filler, rewritten=trial.rewritten)
+    described = replace(description, answers_padding=trial.answers_padding, rewritten=trial.rewritten)
     return PreparedShadow(Shadow(settings.share, settings.on_difference, described), constants, trial.requests)
 
 

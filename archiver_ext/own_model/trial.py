@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...backends.signature import dtype_name
-from ...bucketing.padding import filler, torch_dtype
+from ...bucketing.padding import padding_tensor, torch_dtype
 from ...config.schema import ServingConfig
 from ...handlers.runtime.kept_state import bits_of
 from ...handlers.runtime.own_model import OwnProgram
@@ -52,7 +52,7 @@ class Trial:
     vocabularies: dict[str, int]
     draws: bool
     """Whether answers differ, but not if random numbers are drawn from one seed."""
-    answers_filler: bool
+    answers_padding: bool
     rewritten: tuple[str, ...]
     state: tuple[str, ...]
     """Names of the state that requests leave behind, and that is put back."""
@@ -103,7 +103,7 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, shortest: int
             _batch_dims(program, requests[0], first, config),
             vocabularies,
             bool(different),
-            _answers_filler(program, config),
+            _answers_padding(program, config),
             rewritten,
             tuple(program.state.changed),
             failure=failure,
@@ -277,10 +277,10 @@ def _doubled(alone: torch.Tensor, twice: torch.Tensor) -> int | None:
     return next((dim for dim in range(alone.dim()) if (alone.shape[dim], twice.shape[dim]) == (1, 2)), None)
 
 
-def _answers_filler(program: OwnProgram, config: ServingConfig) -> bool:
+def _answers_padding(program: OwnProgram, config: ServingConfig) -> bool:
     try:
         for length in config.grid.lengths:
-            program.outputs([filler(spec, length, 1) for spec in config.input_specs], length)
+            program.outputs([padding_tensor(spec, length, 1) for spec in config.input_specs], length)
     except Exception:  # noqa: BLE001 - the user's code, which need not take such a request
         return False
     return True

@@ -29,7 +29,7 @@ from ...bucketing.cost import CostModel
 from ...bucketing.errors import BUG
 from ...bucketing.execute import Pad, Tensors, execute
 from ...bucketing.execute_chunks import ChunkSignature, ResumedState, RunChain, execute_chunks, resume_chunks
-from ...bucketing.padding import filler, lengths_tensor, pad
+from ...bucketing.padding import lengths_tensor, pad, padding_tensor
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, make_planner
 from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_buckets
@@ -196,7 +196,7 @@ def load_archive(
         programs=_load_programs(directory, manifest, threads, weights) if own is None else {"sequence": {None: own}},
         own=own,
     )
-    if manifest.model is not None and not manifest.model.answers_filler:
+    if manifest.model is not None and not manifest.model.answers_padding:
         return archive
     # The largest first: where the device keeps memory for each, that of the largest serves the others.
     for bucket in sorted(manifest.grid.buckets, key=lambda bucket: bucket.batch * bucket.length, reverse=True):
@@ -243,7 +243,7 @@ def warm_up(model: ServedModel, bucket: Bucket, rows: int) -> None:
 
     The first request is then not slow, and a bad program is found before it.
     """
-    item = [filler(spec, bucket.length) for spec in model.manifest.inputs]
+    item = [padding_tensor(spec, bucket.length) for spec in model.manifest.inputs]
     lengths = [bucket.length] * rows
     model.run_plan(single_bucket_plan(bucket, lengths, model.manifest.kind), [item] * rows, lengths)
 
@@ -328,12 +328,12 @@ def example_inputs(
 ) -> list[torch.Tensor]:
     """Return inputs of a bucket; `padded`: one row has all timesteps, the others have one."""
     specs = [spec for spec in manifest.inputs if part in ("sequence", "chunk") or spec.time_dim is None]
-    tensors = [filler(spec, bucket.length, bucket.batch) for spec in specs]
+    tensors = [padding_tensor(spec, bucket.length, bucket.batch) for spec in specs]
     if manifest.takes_lengths:
         others = 1 if padded else bucket.length
         tensors.append(lengths_tensor([bucket.length, *[others] * (bucket.batch - 1)], bucket))
     if part in ("chunk", "head"):
-        tensors += [filler(value.spec, bucket.length, bucket.batch) for value in manifest.carried]
+        tensors += [padding_tensor(value.spec, bucket.length, bucket.batch) for value in manifest.carried]
     return tensors
 
 

@@ -15,7 +15,7 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 from ...bucketing.execute_chunks import ChunkedExecution
-from ...bucketing.padding import filler
+from ...bucketing.padding import padding_tensor
 from ...bucketing.plan import single_bucket_plan
 from ...bucketing.shapes import Bucket, ProgramRole
 from .loader import LoadedArchive, example_inputs
@@ -149,7 +149,7 @@ def _agree(times: Sequence[float], effort: Effort) -> bool:
 def _advance(archive: LoadedArchive, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
     plan = single_bucket_plan(bucket, lengths, "chunk")
-    item = [filler(spec, lengths[0]) for spec in archive.manifest.inputs]
+    item = [padding_tensor(spec, lengths[0]) for spec in archive.manifest.inputs]
     signature, chain = archive.chunk_signature, archive.chain
     batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, signature, archive.run, chain=chain)
     return partial(batch.run_chunks, plan.calls[:1])

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from ...bucketing.execute import Tensors
-from ...bucketing.padding import filler, torch_dtype
+from ...bucketing.padding import item_bytes, torch_dtype
 from ...bucketing.shapes import CarriedValue
 from ...sessions.session import Session
 from ..responses import RequestError
@@ -30,7 +30,7 @@ class StateSerializer:
 
     def __init__(self, carried: Sequence[CarriedValue]) -> None:
         self.specs = [value.spec for value in carried]
-        self._widths = [prod(spec.item_sizes(1)) * filler(spec, 1).element_size() for spec in self.specs]
+        self._widths = [prod(spec.item_sizes(1)) * item_bytes(torch_dtype(spec)) for spec in self.specs]
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from torch.fx.proxy import TracerBase
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from ...backends.exported_program import quiet
-from ...bucketing.padding import filler
+from ...bucketing.padding import padding_tensor
 from ...bucketing.shapes import Axis, TensorSpec
 from ...config.forward import MaskConfig
 from ...config.schema import NeuronLstmBlock
@@ -84,7 +84,7 @@ def forward_name(model: torch.nn.Module) -> str:
 
 def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
     """Create a valid tensor of one input: zeros, or the least value of its range."""
-    tensor = filler(spec, length, batch)
+    tensor = padding_tensor(spec, length, batch)
     low, high = spec.value_range or (0, 0)
     return tensor if low <= 0 <= high else tensor.fill_(low)
 
