@@ -37,7 +37,6 @@ from .checkpoint import check_finite, is_torchscript, load_state_dict, write_wei
 from .errors import PackagingError
 from .evaluation.candidate import CandidateResult, RejectedEngine
 from .evaluation.candidate_compiler import CandidateCompiler
-from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
 from .evaluation.selection import candidate_engines, select_fastest
 from .evaluation.trials import AllDiffer, install_engine, prepare_trials, write_constants
@@ -160,7 +159,7 @@ class _Packaging:
         (self.tree / layout.CONSTANTS).unlink(missing_ok=True)
         notes: list[str] = []
         model = self._load(notes)
-        return package_own_model(self._build_input(self.config), model, self._model_file, refusal, tuple(notes))
+        return package_own_model(self._build_input(), model, self._model_file, refusal, tuple(notes))
 
     def _scripted(self, file: Path) -> OwnModelResult:
         """Let a TorchScript program answer by itself."""
@@ -183,21 +182,20 @@ class _Packaging:
     def _lowered(self) -> PackagingResult:
         """Lower, compile, verify and measure; leave the tree with the selected engine."""
         directory = Path(str(self.flags.config_file)).resolve().parent
-        tree, work, console, engines = self.tree, self.work, self.console, self.engines
+        config, tree, work, engines = self.config, self.tree, self.work, self.engines
         with compile_processes(work / "compilers") as processes:
             if len(engines) > 1 or not engines[0].polymorphic:
                 processes.prepare()
             notes: list[str] = []
             model = self._load(notes)
-            program = _lower(model, self.config)
-            config = choose_lengths(program, self.config, self._threads, work / "lengths", console)
+            program = _lower(model, config)
             check_bucket_selector(config, tree)
-            build = self._build_input(config)
+            build = self._build_input()
             shadowed = None if config.shadow is None else prepare_shadow(build, config.shadow, model, self._model_file)
             constants = {} if shadowed is None else shadowed.constants
             write_constants(tree, {**constants, **program.constants})
             build = replace(build, shadow=None if shadowed is None else shadowed.shadow)
-            compiler = CandidateCompiler(config, program, directory, work, console, processes)
+            compiler = CandidateCompiler(config, program, directory, work, self.console, processes)
             trials = prepare_trials(build, compiler, model)
             results = trials.run([compiler.candidate(engine) for engine in engines])
         selected = select_fastest(results)
@@ -227,8 +225,8 @@ class _Packaging:
             write_weights(found.weights, serialized_file)  # the weights alone, under the model's names
         return model
 
-    def _build_input(self, config: ServingConfig) -> BuildInput:
-        return BuildInput(self.tree, self._weights, config, self._threads)
+    def _build_input(self) -> BuildInput:
+        return BuildInput(self.tree, self._weights, self.config, self._threads)
 
     @property
     def _threads(self) -> int:

@@ -20,9 +20,7 @@ from .interface import Backend, LoadError, Precision
 ENTRY_POINT_GROUP = "torchserve_neuron_lstm.backends"
 """Group of entry points that name a `Backend` class. The name of the entry point is that of the engine."""
 
-Purpose = Literal[
-    "serve_float32", "serve_bfloat16", "serve_float16", "serve_int8", "fallback", "trace", "choose_lengths"
-]
+Purpose = Literal["serve_float32", "serve_bfloat16", "serve_float16", "serve_int8", "fallback", "trace"]
 """Choices that `auto` makes. `fallback`: engines for serving if no other compiles the model."""
 
 SERVING: Mapping[Precision, Purpose] = {
@@ -58,14 +56,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "onnxruntime": EngineSpec(
         "onnxruntime",
         "OnnxRuntime",
-        auto={
-            "serve_float32": 2,
-            "serve_bfloat16": 2,
-            "serve_float16": 2,
-            "serve_int8": 2,
-            "trace": 1,
-            "choose_lengths": 0,
-        },
+        auto={"serve_float32": 2, "serve_bfloat16": 2, "serve_float16": 2, "serve_int8": 2, "trace": 1},
     ),
     # In float32 OpenVINO is slower than the others: docs/precision.md.
     "openvino": EngineSpec("openvino", "OpenVino", auto={"serve_bfloat16": 3}),
@@ -79,7 +70,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "vollo": EngineSpec("vollo.engine", "Vollo", device="a Vollo accelerator"),
     "neuronx": EngineSpec("aws_neuron.neuronx", "NeuronX", device="an AWS Inferentia2 or Trainium device"),
     "neuron": EngineSpec("aws_neuron.neuron", "Neuron", device="an AWS Inferentia device"),
-    "eager": EngineSpec("eager", "Eager", auto={"fallback": 0, "trace": 2, "choose_lengths": 1}),
+    "eager": EngineSpec("eager", "Eager", auto={"fallback": 0, "trace": 2}),
 }
 """Built-in engines, in the order in which they are listed to users."""
 

@@ -3,22 +3,20 @@
 The optimum is quick to find, for this reason. Every sequence runs at the smallest bucket length that holds it. So
 bucket boundaries cut the histogram, sorted by length, into intervals; the last length of an interval is its boundary.
 Let N(i) be the number of sequences among the first i distinct lengths. Then the cheapest c boundaries for the first j
-lengths cost
+lengths compute
 
-    best(c, j) = cost(j) x N(j) + min over i < j of  best(c - 1, i) - cost(j) x N(i)
+    best(c, j) = length(j) x N(j) + min over i < j of  best(c - 1, i) - length(j) x N(i)
 
-and the minimised term is, for each i, a line in cost(j). With the lower envelope of these lines a boundary is found by
-bisection: O(boundaries x lengths x log lengths) for the exact optimum, for any costs. All sums are integers.
+timesteps, and the minimised term is, for each i, a line in length(j). With the lower envelope of these lines a boundary
+is found by bisection: O(boundaries x lengths x log lengths) for the exact optimum. All sums are integers.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import accumulate
-from math import isfinite, lcm
 
 from .cost import CostModel
 from .shapes import Bucket
@@ -27,15 +25,10 @@ Histogram = Mapping[int, int]
 """Number of sequences by length in timesteps. A count of 0 can make a length the longest without affecting costs."""
 
 CostOfLength = Callable[[int], float]
-"""Cost of one sequence that is padded to a length, in any unit."""
+"""Milliseconds of one sequence that is padded to a length."""
 
 _SLACK = 8  # timesteps: about the overhead of a call, so padding by as many hardly matters
 _HALVINGS = 64
-
-
-def cost_in_timesteps(length: int) -> int:
-    """Return the cost in timesteps, padding included."""
-    return length
 
 
 def cost_per_row(cost: CostModel, rows: int) -> CostOfLength:
@@ -93,34 +86,27 @@ def _rounded_down(size: int) -> int:
     return size >> shift << shift
 
 
-def optimal_lengths(
-    histogram: Histogram, count: int, cost_of_length: CostOfLength = cost_in_timesteps
-) -> tuple[int, ...]:
-    """Choose at most `count` lengths that minimise the total cost of the sequences of the histogram.
+def optimal_lengths(histogram: Histogram, count: int) -> tuple[int, ...]:
+    """Choose at most `count` lengths with the fewest timesteps to compute for the sequences of the histogram.
 
-    They are lengths of the histogram, ascending, the longest among them. Of several cheapest sets the result has the
-    fewest lengths, and is deterministic.
+    They are lengths of the histogram, ascending, the longest among them. The result is deterministic, and has `count`
+    lengths if as many occur.
 
     >>> optimal_lengths({3: 10, 4: 1, 20: 5, 21: 1}, count=2)
     (4, 21)
 
-    Raises `ValueError`: no sequence, a length or `count` below 1, a negative count, or a cost that is no positive
-    number.
+    Raises `ValueError`: no sequence, a length or `count` below 1, or a negative count.
     """
     lengths = _candidates(histogram)
     if count < 1:
         raise ValueError(f"the number of lengths must be 1 or more, got {count}")
     before = [0, *accumulate(histogram[length] for length in lengths)]
-    costs = _integers(lengths, cost_of_length)
-    best = [cost * number for cost, number in zip(costs, before[1:], strict=True)]
+    best = [length * number for length, number in zip(lengths, before[1:], strict=True)]
     cuts: list[list[int]] = []
-    cheapest, cheapest_layer = best[-1], 0
     for layer in range(1, min(count, len(lengths))):
-        best, cut = _one_boundary_more(best, before, costs, layer)
+        best, cut = _one_boundary_more(best, before, lengths, layer)
         cuts.append(cut)
-        if best[-1] < cheapest:
-            cheapest, cheapest_layer = best[-1], layer
-    return tuple(lengths[index] for index in _follow_cuts(cuts[:cheapest_layer], len(lengths) - 1))
+    return tuple(lengths[index] for index in _follow_cuts(cuts, len(lengths) - 1))
 
 
 def _candidates(histogram: Histogram) -> list[int]:
@@ -134,34 +120,22 @@ def _candidates(histogram: Histogram) -> list[int]:
     return sorted(length for length, number in histogram.items() if number or length == longest)
 
 
-def _integers(lengths: Iterable[int], cost_of_length: CostOfLength) -> list[int]:
-    """The costs in a unit that divides all of them: their sums are exact, in any order."""
-    exact = []
-    for length in lengths:
-        cost = cost_of_length(length)
-        if not (isfinite(cost) and cost > 0):
-            raise ValueError(f"the cost of length {length} must be a positive number, got {cost}")
-        exact.append(Fraction(cost))
-    unit = lcm(*(cost.denominator for cost in exact))
-    return [cost.numerator * (unit // cost.denominator) for cost in exact]
-
-
 def _one_boundary_more(
-    best: Sequence[int], before: Sequence[int], costs: Sequence[int], layer: int
+    best: Sequence[int], before: Sequence[int], lengths: Sequence[int], layer: int
 ) -> tuple[list[int], list[int]]:
     """`best[j]` for one boundary more, and the index of the boundary before j.
 
-    Too few lengths are below index `layer`. The line of index i is best[i] - cost x before[i + 1]. As each falls more
-    steeply than the one before, a new one is the lowest for all costs from some point on: `starts` are the least
-    integer costs at which each line of the envelope is.
+    Too few lengths are below index `layer`. The line of index i is best[i] - length x before[i + 1]. As each falls
+    more steeply than the one before, a new one is the lowest from some length on: `starts` are the least lengths at
+    which each line of the envelope is.
     """
     result, cut = list(best), [0] * len(best)
     lines: list[int] = []
     starts: list[int] = []
     for index in range(layer, len(best)):
         _add_line(index - 1, best, before, lines, starts)
-        line = lines[bisect_right(starts, costs[index]) - 1]
-        result[index] = best[line] + costs[index] * (before[index + 1] - before[line + 1])
+        line = lines[bisect_right(starts, lengths[index]) - 1]
+        result[index] = best[line] + lengths[index] * (before[index + 1] - before[line + 1])
         cut[index] = line
     return result, cut
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
 
-from ..bucketing.bucket_lengths import CostOfLength, Histogram, clip_histogram, geometric_lengths, optimal_lengths
+from ..bucketing.bucket_lengths import Histogram, clip_histogram, geometric_lengths, optimal_lengths
 from .diagnostics import Location
 from .fields import BatchSizes, FunctionPath, Size, Sizes
 from .strict import Strict, format_value
@@ -30,8 +30,6 @@ class AutoLengths(Strict):
     """
     longest: Size | None = None
     """The largest of the lengths; left out, the longest in the histogram. Required without a histogram."""
-    objective: Literal["cost", "timesteps"] = "cost"
-    """The quantity to minimise for the histogram: measured milliseconds (cost), or computed timesteps."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
@@ -48,24 +46,16 @@ class AutoLengths(Strict):
             least = f"{min(observed)} or more, the shortest in the histogram"
             yield "longest", f"expected {least}, got {self.longest}: every sequence would be refused"
 
-    def lengths_by_cost(self, observed: Histogram, cost_of_length: CostOfLength, *, truncate: bool) -> tuple[int, ...]:
-        """Choose the lengths that cost least for the served sequences.
+    def lengths_for(self, observed: Histogram | None, *, truncate: bool) -> tuple[int, ...]:
+        """Choose the lengths with the fewest timesteps to compute; geometric ones without a histogram.
 
-        `truncate`: longer ones are cut, not refused.
-
-        Raises `ValueError`: a cost is not a positive number.
+        `truncate`: longer sequences are cut, not refused.
         """
-        return optimal_lengths(self._served(observed, truncate=truncate), self.auto, cost_of_length)
-
-    def lengths_by_timesteps(self, observed: Histogram | None, *, truncate: bool) -> tuple[int, ...]:
-        """Choose the lengths with the fewest timesteps to compute; geometric ones without a histogram."""
         if observed is not None:
-            return _fewest_timesteps(tuple(self._served(observed, truncate=truncate).items()), self.auto)
+            served = clip_histogram(observed, self.longest or max(observed), truncate=truncate)
+            return _fewest_timesteps(tuple(served.items()), self.auto)
         assert self.longest is not None
         return geometric_lengths(self.longest, self.auto)
-
-    def _served(self, observed: Histogram, *, truncate: bool) -> Histogram:
-        return clip_histogram(observed, self.longest or max(observed), truncate=truncate)
 
 
 @lru_cache(maxsize=16)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
-from typing_extensions import Self
 
 from ..bucketing.shapes import BucketGrid, DType, TensorSpec
 from .buckets import AutoLengths, Buckets
@@ -28,7 +27,6 @@ from .fields import (
     PositiveInt,
     Shape,
     Size,
-    Sizes,
     Threads,
     ValueRange,
 )
@@ -307,8 +305,6 @@ class ServingConfig(NeuronLstmBlock):
     """TorchServe's own keys."""
     histogram: dict[int, int] | None = None
     """Number of sequences of each length in the histogram's file; None where no file is named."""
-    resolved_lengths: Sizes | None = None
-    """The final lengths in place of `{auto: ...}`."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
@@ -322,23 +318,13 @@ class ServingConfig(NeuronLstmBlock):
 
     @property
     def grid(self) -> BucketGrid:
-        """The buckets to compile; a dimension that no input has is 1.
-
-        Until `{auto: ...}` lengths are chosen by measured cost, those with the fewest timesteps are used.
-        """
-        return BucketGrid(self.buckets.batch or (1,), self.resolved_lengths or self._lengths())
+        """The buckets to compile; a dimension that no input has is 1."""
+        lengths = self.buckets.length
+        if isinstance(lengths, AutoLengths):
+            lengths = lengths.lengths_for(self.histogram, truncate=self.overflow == "truncate")
+        return BucketGrid(self.buckets.batch or (1,), lengths or (1,))
 
     @property
     def longest(self) -> int:
         """Timesteps of the longest sequence that is served."""
         return max(self.buckets.longest or 1, self.grid.lengths[-1])
-
-    def with_lengths(self, lengths: tuple[int, ...]) -> Self:
-        """Return a copy with these lengths, ascending, in place of those of `buckets`."""
-        return self.model_copy(update={"resolved_lengths": lengths})
-
-    def _lengths(self) -> tuple[int, ...]:
-        written = self.buckets.length
-        if isinstance(written, AutoLengths):
-            return written.lengths_by_timesteps(self.histogram, truncate=self.overflow == "truncate")
-        return written or (1,)

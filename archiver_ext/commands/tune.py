@@ -46,9 +46,6 @@ def add_to(commands: Commands) -> None:
         help="number of lengths (default: the current number, or 8)",
     )
     command.add_argument("--longest", type=positive, metavar="N", help="the longest sequence to accept")
-    command.add_argument(
-        "--objective", choices=("cost", "timesteps"), help="quantity to minimise (default: cost if --archive is given)"
-    )
     command.add_argument("-o", "--output", type=Path, metavar="YAML", help="write --config with the new lengths here")
     command.add_argument("-f", "--force", action="store_true", help="overwrite an output that is not --config itself")
     command.add_argument("--picture", type=_picture, metavar="FILE.html", help="write a report with a drawing")
@@ -99,8 +96,6 @@ def _check_options(options: argparse.Namespace) -> None:
         for what, given in _read_files(options):
             if written is not None:
                 check_output(written, given, what, name)
-    if options.objective == "cost" and options.archive is None:
-        raise PackagingError("--objective cost needs --archive: it has the measured costs")
 
 
 def _read_files(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
@@ -144,9 +139,8 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Tar
 
     planner = target.planner() if target.engine.padding == "call" and target.costs else None
     planned = None if planner is None else plan_sample(histogram, planner, target.batches[-1], target.longest)
-    limits = {"count": options.count, "longest": options.longest, "objective": options.objective}
     try:
-        return propose(histogram, target, planned, **limits)
+        return propose(histogram, target, planned, count=options.count, longest=options.longest)
     except ValueError as error:
         raise PackagingError(str(error)) from error
 

@@ -91,7 +91,6 @@ def test_auto_tries_the_engines_in_the_order_of_their_ranks() -> None:
     assert registry.auto_engines("serve_float16") == ("native", "onnxruntime", "cuda")
     assert registry.auto_engines("fallback") == ("eager",)
     assert registry.auto_engines("trace") == ("inductor", "onnxruntime", "eager")
-    assert registry.auto_engines("choose_lengths") == ("onnxruntime", "eager")
 
 
 def test_no_two_engines_have_the_same_rank() -> None:

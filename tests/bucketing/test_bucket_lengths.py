@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from fractions import Fraction
+from collections.abc import Iterator
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -17,16 +16,9 @@ from torchserve_neuron_lstm.config.histogram import read_lengths
 
 SAMPLE = Path(__file__).parents[2] / "examples" / "lengths" / "lognormal.txt"
 
-Costs = dict[int, float]
-
 histograms = st.dictionaries(st.integers(1, 60), st.integers(0, 50), min_size=1, max_size=9).filter(
     lambda histogram: any(histogram.values())
 )
-
-
-def exact_cost(histogram: dict[int, int], edges: tuple[int, ...], cost: Callable[[int], float]) -> Fraction:
-    prices = {length: Fraction(cost(min(edge for edge in edges if edge >= length))) for length in histogram}
-    return sum((number * prices[length] for length, number in histogram.items()), Fraction(0))
 
 
 def every_set(histogram: dict[int, int], count: int) -> Iterator[tuple[int, ...]]:
@@ -36,26 +28,14 @@ def every_set(histogram: dict[int, int], count: int) -> Iterator[tuple[int, ...]
             yield (*chosen, longest)
 
 
-@st.composite
-def costs(draw: st.DrawFn, histogram: dict[int, int]) -> Costs:
-    """Measured costs need not rise with the length; few distinct ones make ties."""
-    kind = draw(st.sampled_from([st.sampled_from([1.0, 2.0]), st.floats(1e-6, 1e6), st.integers(1, 5).map(float)]))
-    values = [draw(kind) for _ in histogram]
-    if draw(st.booleans()):
-        values.sort()
-    return dict(zip(sorted(histogram), values, strict=True))
+@given(histograms, st.integers(1, 5))
+def test_no_other_lengths_compute_fewer_timesteps(histogram: dict[int, int], count: int) -> None:
+    edges = optimal_lengths(histogram, count)
 
-
-@given(histograms, st.integers(1, 5), st.data())
-def test_no_other_lengths_cost_less(histogram: dict[int, int], count: int, data: st.DataObject) -> None:
-    cost = data.draw(costs(histogram)).__getitem__
-
-    edges = optimal_lengths(histogram, count, cost)
-
-    least = min(exact_cost(histogram, others, cost) for others in every_set(histogram, count))
-    assert exact_cost(histogram, edges, cost) == least
+    least = min(padding_stats(histogram, others).computed for others in every_set(histogram, count))
+    assert padding_stats(histogram, edges).computed == least
     assert len(edges) == min(
-        len(others) for others in every_set(histogram, count) if exact_cost(histogram, others, cost) == least
+        len(others) for others in every_set(histogram, count) if padding_stats(histogram, others).computed == least
     )
 
 
@@ -109,41 +89,35 @@ def test_the_sample_is_as_its_note_says() -> None:
 def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
     histogram = read_lengths(SAMPLE)
 
-    found = padding_stats(histogram, optimal_lengths(histogram, count, bucket_lengths.cost_in_timesteps))
+    found = padding_stats(histogram, optimal_lengths(histogram, count))
 
     assert found.computed == plain_optimum(histogram, count)
     assert round(found.ratio, 3) == about
     assert round(padding_stats(histogram, (16, 32, 64, 128, 256, 330)).ratio, 2) == 0.31
 
 
-def test_thousands_of_lengths_and_any_costs_are_handled() -> None:
-    generator = random.Random(0)
-    noisy = {length: 0.1 + 0.01 * length * generator.uniform(0.9, 1.1) for length in range(1, 4001)}
+def test_thousands_of_lengths_are_handled() -> None:
+    histogram = dict.fromkeys(range(1, 4001), 1)
 
-    edges = optimal_lengths(dict.fromkeys(noisy, 1), 64, noisy.__getitem__)
+    edges = optimal_lengths(histogram, 64)
 
     assert len(edges) == 64
-    assert mean_cost(dict.fromkeys(noisy, 1), edges, noisy.__getitem__) <= mean_cost(
-        dict.fromkeys(noisy, 1), geometric_lengths(4000, 64), noisy.__getitem__
-    )
+    assert padding_stats(histogram, edges).computed <= padding_stats(histogram, geometric_lengths(4000, 64)).computed
 
 
 @pytest.mark.parametrize(
-    ("histogram", "count", "cost", "said"),
+    ("histogram", "count", "said"),
     [
-        ({}, 1, 1.0, "there is no sequence"),
-        ({3: 0}, 1, 1.0, "there is no sequence"),
-        ({0: 1}, 1, 1.0, "got 1 of length 0"),
-        ({3: -1, 4: 5}, 1, 1.0, "got -1 of length 3"),
-        ({3: 1}, 0, 1.0, "the number of lengths must be 1 or more, got 0"),
-        ({3: 1}, 1, 0.0, "the cost of length 3 must be a positive number, got 0.0"),
-        ({3: 1}, 1, math.nan, "the cost of length 3 must be a positive number, got nan"),
-        ({3: 1}, 1, math.inf, "the cost of length 3 must be a positive number, got inf"),
+        ({}, 1, "there is no sequence"),
+        ({3: 0}, 1, "there is no sequence"),
+        ({0: 1}, 1, "got 1 of length 0"),
+        ({3: -1, 4: 5}, 1, "got -1 of length 3"),
+        ({3: 1}, 0, "the number of lengths must be 1 or more, got 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(histogram: dict[int, int], count: int, cost: float, said: str) -> None:
+def test_what_makes_no_sense_is_refused(histogram: dict[int, int], count: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        optimal_lengths(histogram, count, lambda _: cost)
+        optimal_lengths(histogram, count)
 
 
 def factor_of(edges: tuple[int, ...], spare: int) -> float:
@@ -192,4 +166,4 @@ def test_what_is_served_has_the_longest_and_nothing_beyond(
 def test_sequences_that_no_length_holds_are_counted_apart() -> None:
     assert padding_stats({4: 2, 9: 3}, (4, 8)) == bucket_lengths.PaddingStats(useful=8, computed=8, refused=3)
     assert padding_stats({9: 3}, (8,)).ratio == 0
-    assert mean_cost({9: 3}, (8,), bucket_lengths.cost_in_timesteps) == 0
+    assert mean_cost({9: 3}, (8,), float) == 0

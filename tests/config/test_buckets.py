@@ -46,7 +46,7 @@ def refusal(folder: Path, length: str, more: str = "") -> str:
 
 def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    config = loaded(folder, "{auto: 3, histogram: lengths.txt, objective: timesteps}")
+    config = loaded(folder, "{auto: 3, histogram: lengths.txt}")
 
     assert config.histogram == SEEN
     assert config.grid == BucketGrid((1, 4), (3, 9, 31)) == BucketGrid((1, 4), optimal_lengths(SEEN, 3))
@@ -59,43 +59,21 @@ def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Pat
     assert config.histogram is None
 
 
-def test_before_costs_are_measured_the_fewest_timesteps_decide(folder: Path) -> None:
-    config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
-    auto = config.buckets.length
-
-    assert config.grid.lengths == optimal_lengths(SEEN, 2)
-    assert isinstance(auto, AutoLengths)
-    assert auto.lengths_by_cost(SEEN, lambda length: 1.0 if length <= 30 else 1000.0, truncate=False) == (30, 31)
-
-
-@pytest.mark.parametrize("objective", ["cost", "timesteps"])
-def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path, objective: str) -> None:
-    config = loaded(folder, f"{{auto: 3, histogram: lengths.txt, longest: 64, objective: {objective}}}")
+def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path) -> None:
+    config = loaded(folder, "{auto: 3, histogram: lengths.txt, longest: 64}")
 
     assert config.grid.lengths[-1] == 64
     assert len(config.grid.lengths) == 3
-    if objective == "cost":
-        assert isinstance(config.buckets.length, AutoLengths)
-        assert config.buckets.length.lengths_by_cost(SEEN, float, truncate=False) == config.grid.lengths
 
 
 def test_longer_sequences_than_are_accepted_do_not_count(folder: Path) -> None:
-    auto = "{auto: 1, histogram: lengths.txt, longest: 9, objective: timesteps}"
+    auto = "{auto: 1, histogram: lengths.txt, longest: 9}"
     two = auto.replace("1,", "2,")
 
     assert loaded(folder, auto).grid.lengths == (9,)
     assert loaded(folder, two).grid.lengths == optimal_lengths({3: 50, 5: 20, 9: 10}, 2)
     assert loaded(folder, two, "  overflow: truncate\n").grid.lengths == optimal_lengths({3: 50, 5: 20, 9: 13}, 2)
-    assert loaded(folder, two.replace("9,", "2,"), "  overflow: truncate\n").grid.lengths == (2,)
-
-
-def test_lengths_can_be_set_from_outside(folder: Path) -> None:
-    config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
-
-    other = config.with_lengths((8, 40))
-
-    assert other.grid == BucketGrid((1, 4), (8, 40))
-    assert config.grid.lengths == optimal_lengths(SEEN, 2)
+    assert loaded(folder, two.replace("9}", "2}"), "  overflow: truncate\n").grid.lengths == (2,)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +89,6 @@ def test_lengths_can_be_set_from_outside(folder: Path) -> None:
         ("{longest: 9}", ".auto: is missing: The largest number of lengths"),
         ("{auto: 8, longest: 0}", ".longest: expected 1 or more, got 0"),
         ("{auto: 8, longst: 9}", ".longst: is not a key here: did you mean longest?"),
-        ("{auto: 8, longest: 9, objective: speed}", ".objective: expected 'cost' or 'timesteps', got the text 'speed'"),
         ("{auto: 8, histogram: [3]}", ".histogram: expected text, got a list"),
         ("{auto: 8, histogram: ''}", ".histogram: "),
         ("{auto: 8, histogram: none.txt}", ".histogram: none.txt: cannot be read: No such file or directory"),
@@ -136,14 +113,14 @@ def test_wrong_lengths_are_named_with_their_line(folder: Path, length: str, said
 
 def test_all_errors_are_reported_at_once(folder: Path) -> None:
     (folder / "lengths.txt").write_text("12\n13\nfourteen\n")
-    length = "\n      auto: 0\n      histogram: lengths.txt\n      objective: speed"
+    length = "\n      auto: 0\n      histogram: lengths.txt\n      longest: 0"
 
     said = refusal(folder, length, "  threads: 0\nbatchSize: many\n").splitlines()
 
     assert [line.split(": expected")[0] for line in said] == [
         "model-config.yaml:6: neuron_lstm.buckets.length.auto",
         "model-config.yaml:7: neuron_lstm.buckets.length.histogram: lengths.txt",
-        "model-config.yaml:8: neuron_lstm.buckets.length.objective",
+        "model-config.yaml:8: neuron_lstm.buckets.length.longest",
         "model-config.yaml:9: neuron_lstm.threads",
         "model-config.yaml:10: batchSize",
     ]
@@ -178,16 +155,14 @@ def test_what_is_made_in_python_is_checked_alike(folder: Path) -> None:
 def test_chosen_lengths_are_always_a_grid(observed: dict[int, int], count: int) -> None:
     auto = AutoLengths(auto=count, histogram="f")
 
-    for lengths in (
-        auto.lengths_by_timesteps(observed, truncate=False),
-        auto.lengths_by_cost(observed, lambda length: 1 + length, truncate=False),
-    ):
-        assert BucketGrid((1,), lengths).lengths[-1] == max(observed)
-        assert len(lengths) <= count
+    lengths = auto.lengths_for(observed, truncate=False)
+
+    assert BucketGrid((1,), lengths).lengths[-1] == max(observed)
+    assert len(lengths) <= count
 
 
-_keys = st.sampled_from(["auto", "histogram", "longest", "objective"]) | st.text(max_size=3)
-_scalars = st.none() | st.booleans() | st.integers(-1, 300) | st.floats() | st.text(max_size=5) | st.just("timesteps")
+_keys = st.sampled_from(["auto", "histogram", "longest"]) | st.text(max_size=3)
+_scalars = st.none() | st.booleans() | st.integers(-1, 300) | st.floats() | st.text(max_size=5)
 _anything = st.recursive(
     _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=4), max_leaves=6
 )
@@ -210,7 +185,7 @@ def test_anything_for_lengths_is_loaded_or_refused(value: object) -> None:
     [
         ("[1, 2]", True),
         ("{auto: 8, histogram: f}", True),
-        ("{auto: 8, longest: 9, objective: timesteps}", True),
+        ("{auto: 8, longest: 9}", True),
         ("{auto: 8}", False),
         ("{auto: 0, longest: 9}", False),
         ("{longest: 9}", False),

@@ -11,7 +11,7 @@ from python_path import python_path
 
 CODE = '''
 import os, subprocess, sys, time
-from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
+from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.eager import Eager
 
 
@@ -110,18 +110,6 @@ class Unusable(Good):
     name = "unusable"
     def unavailable(self):
         return "no such chip here; buy one"
-
-
-class Choosy(Eager):
-    name = "choosy"
-    def compile(self, program, bucket, directory, settings):
-        raise CompileError("not this program")
-
-
-class Stuck(Eager):
-    name = "stuck"
-    def load(self, directory, weights, host, threads):
-        raise LoadError("not on this host")
 '''
 
 

@@ -12,7 +12,7 @@ from ....config.schema import BLOCK, ServingConfig
 from ....config.yaml_text import SourceSpan, find_span
 
 _LENGTH = (BLOCK, "buckets", "length")
-_CHANGING: dict[str, Any] = {"buckets": {"length"}, "histogram": True, "resolved_lengths": True}
+_CHANGING: dict[str, Any] = {"buckets": {"length"}, "histogram": True}
 
 
 def replace_lengths(text: str, source: str, lengths: Sequence[int], folder: Path = Path()) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ....bucketing.bucket_lengths import Histogram, clip_histogram, cost_in_timesteps, optimal_lengths
+from ....bucketing.bucket_lengths import Histogram, clip_histogram, optimal_lengths
 from ...report_parts import make_table, print_lines
 from .grid_evaluation import GridEvaluation, PlannedWork, evaluate_grid
 from .target import Target
@@ -14,7 +14,6 @@ from .time_padding import TimePadding
 if TYPE_CHECKING:
     from rich.console import Console
 
-Objective = Literal["cost", "timesteps"]
 _DEFAULT_COUNT = 8
 _UNKNOWN = Target()
 
@@ -24,7 +23,6 @@ class Proposal:
     """The current lengths, if there are any, and the proposed ones."""
 
     histogram: Histogram
-    objective: Objective
     current: GridEvaluation | None
     proposed: GridEvaluation
     padding: TimePadding = "bucket"
@@ -59,7 +57,6 @@ class Proposal:
             "shortest": min(self.histogram),
             "longest": max(self.histogram),
             "mean": self.mean,
-            "objective": self.objective,
             "pads_to": self.padding,
             "today": None if self.current is None else self.current.to_json(),
             "proposed": self.proposed.to_json(),
@@ -73,34 +70,28 @@ def propose(
     *,
     count: int | None = None,
     longest: int | None = None,
-    objective: Objective | None = None,
 ) -> Proposal:
     """Find the optimal lengths for a histogram, and evaluate them and the current ones.
 
     By default `count` is the current number of lengths, and `longest` is the longest sequence that is observed or
-    accepted now. The objective is milliseconds if the target has their cost, else timesteps. If the engine pads no
-    sequence to a bucket length, the current lengths stay, unless `count` or `longest` asks for others.
+    accepted now. If the engine pads no sequence to a bucket length, the current lengths stay, unless `count` or
+    `longest` asks for others.
 
     >>> proposal = propose({3: 50, 5: 20, 30: 1}, Target(lengths=(16, 32)))
     >>> proposal.proposed.lengths, proposal.proposed.refused
     ((5, 32), 0)
 
-    Raises `ValueError`: no sequence would be served, or the objective is an unknown cost.
+    Raises `ValueError`: no sequence would be served.
     """
-    current, cost = target.lengths, target.cost_of_length
-    if objective is None:
-        objective = "timesteps" if cost is None else "cost"
-    if objective == "cost" and cost is None:
-        raise ValueError("the cost of a length is not known")
+    current = target.lengths
     longest = longest or (current[-1] if target.serves_longer else max([*histogram, *current]))
     accepted = clip_histogram(histogram, longest, truncate=target.truncate)
-    price = cost if objective == "cost" and cost is not None else cost_in_timesteps
-    lengths = optimal_lengths(accepted, count or len(current) or _DEFAULT_COUNT, price)
+    lengths = optimal_lengths(accepted, count or len(current) or _DEFAULT_COUNT)
     if not target.engine.lengths_matter and current and count is None:
         lengths = (*(length for length in current if length < longest), longest)
     today = evaluate_grid("current", current, histogram, target, planned) if current else None
     proposed = evaluate_grid("proposed", lengths, histogram, target, planned)
-    return Proposal(histogram, objective, today, proposed, target.engine.padding)
+    return Proposal(histogram, today, proposed, target.engine.padding)
 
 
 def print_proposal(proposal: Proposal, target: Target, console: Console) -> None:

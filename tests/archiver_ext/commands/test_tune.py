@@ -112,7 +112,7 @@ def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Pat
     (folder / "model_log.log").write_text(LOG)
     assert cli.main(["tune", "model_log.log", "--model", "tagger", "--save-lengths", "kept.txt"]) == 0
     capsys.readouterr()
-    text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "{auto: 2, histogram: kept.txt, objective: timesteps}")
+    text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "{auto: 2, histogram: kept.txt}")
     (folder / "model-config.yaml").write_text(text)
 
     assert load_config(folder / "model-config.yaml").histogram == {3: 20, 12: 1}
@@ -125,7 +125,6 @@ def test_figures_are_there_for_programs(capsys: Capture) -> None:
     assert found["today"]["computed_timesteps"] == 367178
     histogram = read_lengths(SAMPLE)
     assert found["proposed"]["computed_timesteps"] == padding_stats(histogram, optimal_lengths(histogram, 16)).computed
-    assert found["objective"] == "timesteps"
 
 
 def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path: Path) -> None:
@@ -139,13 +138,11 @@ def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path:
 
     found = figures(capsys, "lengths.txt", "--archive", archive)
 
-    assert found["objective"] == "cost"
     assert found["today"]["lengths"] == [4, 8]
     assert found["today"]["milliseconds_per_sequence"] == (9 * 2.0 + 3 * 6.0) / 12
-    assert found["proposed"]["lengths"] == [6, 8]
-    assert found["proposed"]["milliseconds_per_sequence"] == (11 * 2.0 + 6.0) / 12
-    by_timesteps = figures(capsys, "lengths.txt", "--archive", archive, "--objective", "timesteps")
-    assert by_timesteps["proposed"]["lengths"] == [4, 8]
+    assert found["proposed"]["lengths"] == [4, 8]
+    fewer = figures(capsys, "lengths.txt", "--archive", archive, "--count", "1")
+    assert fewer["proposed"]["milliseconds_per_sequence"] == 6.0
     assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
     assert "ms per sequence" in capsys.readouterr().out
 
@@ -288,7 +285,6 @@ def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -
         (["lengths.txt", "--config", "none.yaml"], "none.yaml:1: cannot be read"),
         (["lengths.txt", "--config", "lengths.txt"], "lengths.txt:1: "),
         (["lengths.txt", "--config", "model-config.yaml", "-o", "lengths.txt"], "lengths.txt exists; give --force"),
-        (["lengths.txt", "--objective", "cost"], "--objective cost needs --archive"),
         (["lengths.txt", "--longest", "2"], "there is no sequence to choose lengths for"),
     ],
 )
@@ -306,7 +302,7 @@ def test_a_model_without_time_has_no_lengths_to_tune(capsys: Capture, folder: Pa
     assert "no input has a time dimension" in failure(capsys, "lengths.txt", "--config", "model-config.yaml")
 
 
-WRONG = ("--count 0", "--count 257", "--count many", "--longest 0", "--longest 1e3", "--picture a.png", "--objective x")
+WRONG = ("--count 0", "--count 257", "--count many", "--longest 0", "--longest 1e3", "--picture a.png")
 
 
 @pytest.mark.parametrize("arguments", ["", *(f"a {wrong}" for wrong in WRONG)])

@@ -41,21 +41,13 @@ def test_without_a_current_grid_eight_lengths_are_proposed() -> None:
     assert proposal.proposed.milliseconds is None
 
 
-def test_the_cost_decides_where_it_is_known() -> None:
-    histogram = {10: 5, 11: 5, 40: 1}
-
+def test_milliseconds_are_told_where_costs_are_known() -> None:
     costs = {Bucket(1, 1): 1.0, Bucket(1, 11): 1.0, Bucket(1, 12): 100.0, Bucket(1, 40): 100.0}
-    target = Target(batches=(1,), costs=costs)
 
-    by_cost = propose(histogram, target, count=2)
-    by_timesteps = propose(histogram, target, count=3, objective="timesteps")
+    proposal = propose({10: 5, 11: 5, 40: 1}, Target(batches=(1,), costs=costs), count=3)
 
-    assert (by_cost.objective, by_cost.proposed.lengths) == ("cost", (11, 40))
-    assert by_cost.proposed.milliseconds == 110 / 11
-    assert (by_timesteps.objective, by_timesteps.proposed.lengths) == ("timesteps", (10, 11, 40))
-    assert by_timesteps.proposed.milliseconds == 110 / 11
-    with pytest.raises(ValueError, match="the cost of a length is not known"):
-        propose(histogram, objective="cost")
+    assert proposal.proposed.lengths == (10, 11, 40)
+    assert proposal.proposed.milliseconds == 110 / 11
 
 
 def test_the_longest_length_can_be_given() -> None:
