@@ -11,7 +11,7 @@ from torch.utils._sympy.numbers import int_oo
 from ..backends.exported_tensors import mark_time
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
-from .chunks.carry_analysis import NotChunkable
+from .chunks.carry_analysis import CountsTimesteps, NotChunkable
 from .chunks.chunk_check import check_chunked_equivalence
 from .chunks.chunking import build_chunk_programs
 from .eager_call import batch_places, eager_failure, reject_swapped_axes, relative_lengths_error, shortest_length
@@ -86,6 +86,8 @@ class _Traced:
     outputs: tuple[TensorSpec, ...]
     single: SingleExport
     """The trace of one request that the program was made of."""
+    places: Sequence[int | None]
+    """Dimensions of the outputs that are the batch, where they are known."""
 
 
 def _chunk(traced: _Traced) -> tuple[ChunkPrograms | None, str]:
@@ -93,12 +95,22 @@ def _chunk(traced: _Traced) -> tuple[ChunkPrograms | None, str]:
     if traced.single.shortest > 1:
         return None, f"the model takes {traced.single.shortest} timesteps or more at once"
     try:
-        chunked = build_chunk_programs(traced.exported, traced.inputs, has_time(traced.inputs))
+        chunked = _chunk_programs(traced)
         check_chunked_equivalence(traced.exported, chunked, traced.inputs, traced.outputs)
-    except NotChunkable as error:
+    except (NotChunkable, LoweringError) as error:
         return None, str(error)
     names = ", ".join(value.spec.name for value in chunked.carried)
     return chunked, f"each chunk of time passes {names} to the next"
+
+
+def _chunk_programs(traced: _Traced) -> ChunkPrograms:
+    """Build the chunk programs, with positions that continue those of the chunk before where the model uses them."""
+    single, inputs = traced.single, traced.inputs
+    try:
+        return build_chunk_programs(traced.exported, inputs, has_time(inputs))
+    except CountsTimesteps:
+        counting = export_ragged(single, inputs, single.timesteps, single.shortest, traced.places, counts=True)
+    return build_chunk_programs(counting.exported, inputs, has_time(inputs))
 
 
 def _mark_time_dims(program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]) -> None:
@@ -186,7 +198,8 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
     """Run the graph of one request on ragged batches, and compare the program with the model."""
     inputs, shortest = config.input_specs, single.shortest
     reject_impossible_numbers(single.exported, range(shortest, config.longest + 1))
-    program = export_ragged(single, inputs, single.timesteps, shortest, batch_places(model, config))
+    places = batch_places(model, config)
+    program = export_ragged(single, inputs, single.timesteps, shortest, places)
     names = output_names(single.output_tree, program.layouts, config.outputs)
     outputs = tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in zip(names, program.layouts, strict=True))
     inputs = with_vocabularies(program.exported, inputs, single.vocabularies)
@@ -202,7 +215,7 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
     comparison.check_values(run, lengths, time)
     outside = [length for length in sorted(single.lengths_to_compare) if shortest <= length <= longest]
     _compare_paddings(comparison, run, outside)
-    return _Traced(program.exported, inputs, outputs, single)
+    return _Traced(program.exported, inputs, outputs, single, places)
 
 
 def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) -> None:

@@ -2,15 +2,16 @@
 
 A model can be chunked under two conditions. First, every value at a timestep depends on that timestep, on earlier ones
 through a recurrence or a cumulative sum, on a fixed number of those before it (`past_timesteps.py`), on its position
-(`position_calls.py`), and on values of the whole request. Second, every value computed from all timesteps is a final
-state, a last timestep, or a sum, maximum or minimum over time. These values are carried. Timesteps may use the lengths
-only to detect padding, in a comparison with their positions: in a chunk, the lengths count its own timesteps.
+(if the program continues those of the chunk before), and on values of the whole request. Second, every value computed
+from all timesteps is a final state, a last timestep, or a sum, maximum or minimum over time. These values are carried.
+Timesteps may use the lengths only to detect padding, in a comparison with their positions: in a chunk, the lengths
+count its own timesteps.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -21,7 +22,6 @@ from ..graph_calls import argument, dims_argument, display_name, operator_name
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
 from .carry_source import CarryKind, CarrySource
 from .past_timesteps import PastReads
-from .position_calls import PositionValues
 from .scans import find_write, is_scan, scan_of
 from .timestep_rules import (
     COMPARISONS,
@@ -47,10 +47,24 @@ _REDUCTIONS: dict[str, CarryKind] = {
 _EXTREMES: dict[str, CarryKind] = {"aten.max": "max", "aten.min": "min"}
 _SAME_AT_EVERY_STEP = {*FACTORIES, *FILL_FACTORIES, "aten.expand", "aten.repeat"}  # operators that create timesteps
 _MIRRORED = {"aten.lt": "aten.gt", "aten.le": "aten.ge", "aten.gt": "aten.lt", "aten.ge": "aten.le"}
+_LOOKUPS = {"aten.embedding", "aten.index", "aten.index_select", "aten.gather", "aten.one_hot"}
+"""Operators that take positions as indices: a table ends, and a session may be longer."""
+Positions = tuple[int, bool]
+"""The number n of positions n, n + 1, n + 2, ..., and whether they continue those of the chunk before."""
 
 
 class NotChunkable(Exception):
     """A model that runs over whole sequences only; the message names the line that needs all timesteps."""
+
+
+class CountsTimesteps(NotChunkable):
+    """A model that may run in chunks if its positions continue those of the chunk before."""
+
+
+def timesteps_before(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> torch.fx.Node | None:
+    """Return the input with the number of timesteps before a chunk; None for a program without one."""
+    others = user_inputs(exported)[len(inputs) :]
+    return others[0] if len(others) > 1 else None
 
 
 def find_carried_values(
@@ -67,7 +81,8 @@ def find_carried_values(
             raise NotChunkable(f"input {spec.name} has no batch dimension")
     if (write := find_write(exported)) is not None:
         raise NotChunkable(f"{operator_name(write)} writes into a tensor{at_line(write)}")
-    walk = _Walk(TaintMap(symbolic_sizes(exported, inputs), user_inputs(exported)[-1]))
+    before = timesteps_before(exported, inputs)
+    walk = _Walk(TaintMap(symbolic_sizes(exported, inputs), user_inputs(exported)[-1]), before)
     for node in exported.graph.nodes:
         if node.op != "output":
             walk.visit(node)
@@ -79,17 +94,16 @@ def find_carried_values(
             walk.refuse_counting(node, [node])
     if not any(carry.kind in ("state", "past", "cumsum") for carry in walk.carries):
         raise NotChunkable("there is no recurrence over time")
-    if walk.position_values.calls:  # the number of timesteps, which positions continue
-        lengths = cast(torch.fx.Node, walk.taints.lengths)
-        walk.carries.append(CarrySource("timesteps", lengths, 0, positions=walk.position_values))
+    if before is not None:
+        walk.carries.append(CarrySource("timesteps", before, 0))
     return tuple(walk.carries)
 
 
 class _Walk:
     """A traversal of the graph in order, with facts about the nodes visited."""
 
-    def __init__(self, taints: TaintMap) -> None:
-        self.taints = taints
+    def __init__(self, taints: TaintMap, before: torch.fx.Node | None) -> None:
+        self.taints, self.before = taints, before
         self.reads = PastReads(taints)
         self.carries: list[CarrySource] = []
         self.minmax_nodes: set[torch.fx.Node] = set()
@@ -98,15 +112,23 @@ class _Walk:
         """Nodes without time whose values are known only at the end of the sequence."""
         self.from_lengths: set[torch.fx.Node] = {taints.lengths} if taints.lengths is not None else set()
         """Nodes computed from the lengths."""
-        self.positions: dict[torch.fx.Node, int] = {}
-        """Nodes with the positions n, n + 1, n + 2, ... of the timesteps, each with its n."""
-        self.position_values = PositionValues(taints, self.positions)
+        self.positions: dict[torch.fx.Node, Positions] = {}
+        """Nodes with the positions of the timesteps."""
+        self.counted: set[torch.fx.Node] = set()
+        """Nodes computed from positions that continue those of the chunk before."""
+        self.from_inputs: set[torch.fx.Node] = set()
+        """Inputs with time, and nodes computed from them."""
 
     def visit(self, node: torch.fx.Node) -> None:
+        for nodes in (self.from_inputs, self.counted):
+            if nodes.intersection(node.all_input_nodes) and not _is_number(node):
+                nodes.add(node)
         if self.reads_past(node) or self.visit_scan(node):
             return
         carried = self.add_carry(node)
         self.taints.of[node] = INDEPENDENT if carried else transfer(self.taints, node)
+        if node.op == "placeholder" and self.taints.of[node] == PER_TIMESTEP:
+            self.from_inputs.add(node)
         if node.op != "call_function" or _is_number(node):
             return
         if carried:
@@ -160,8 +182,8 @@ class _Walk:
         Raises `NotChunkable`: it needs the end of the sequence, or the number of timesteps, or several of them.
         """
         line, scan = at_line(node), scan_of(node)
-        positions = [one for one in scan.each if self.positions.get(one) == 0]
-        lengths = [one for one in scan.shared if self.is_plain_lengths(one)]
+        positions = [one for one in scan.each if self.positions.get(one) == (0, False)]
+        lengths = [one for one in scan.shared if _root(one) is self.taints.lengths]
         others = {*scan.first, *scan.each, *scan.shared}.difference(positions, lengths)
         for one in others:
             if isinstance(taint := self.taints.of[one], Tainted):
@@ -169,8 +191,8 @@ class _Walk:
         if self.known_at_end & others:
             raise NotChunkable(f"a loop needs the end of the sequence at every timestep{line}")
         detects_padding = len(positions) == len(lengths) == 1 and scan.only_detects_padding(*positions, *lengths)
-        counted = any(one in self.from_lengths or one in self.position_values for one in others)
-        if not detects_padding or counted or any(map(self.taints.is_time_expression, others)):
+        self.refuse_counting(node, others, "a loop")
+        if not detects_padding or any(map(self.taints.is_time_expression, others)):
             raise NotChunkable(f"a loop counts timesteps from the beginning or the end{line}")
         of, time_dims = self.taints.of, self.taints.time_dims
         are_own = all(of[each] == PER_TIMESTEP and time_dims(each) == [0] for each in scan.each)
@@ -248,45 +270,56 @@ class _Walk:
         elif name == "aten.cumsum" and self.is_over_time(node, sources[0]):
             self.refuse_counting(node, sources)
             self.carries.append(CarrySource("cumsum", node, 0))
-        elif name == "aten.arange":
-            self.positions[node] = argument(node, "start", 0)
-        elif (first := self.first_number_of_sum(node, name)) is not None and self.position_values.follow(node):
-            self.positions[node] = first
+        elif (positions := self.positions_of(node, name)) is not None:
+            self.positions[node] = positions
+            if positions[1]:
+                self.counted.add(node)
         elif not any(self.taints.of[source] == PER_TIMESTEP for source in sources) and name not in _SAME_AT_EVERY_STEP:
             raise NotChunkable(f"{display_name(node)} counts timesteps from the beginning{line}")
         elif _keeps_elements(node):
             self.follow_counting(node)
-        elif not self.detects_padding(node, name) and (
-            self.from_lengths.intersection(sources) or not self.position_values.follow(node)
-        ):
+        elif self.detects_padding(node, name):
+            self.counted.discard(node)
+        else:
             self.refuse_counting(node, sources)
         if len(self.taints.time_dims(node)) > 1:
             raise NotChunkable(f"{display_name(node)} compares timesteps with each other{line}")
 
-    def first_number_of_sum(self, node: torch.fx.Node, name: str) -> int | None:
-        """Return the first of positions to which an integer is added; None for another call."""
-        if name != "aten.add" or node.args[0] not in self.positions or argument(node, "alpha") != 1:
+    def positions_of(self, node: torch.fx.Node, name: str) -> Positions | None:
+        """Return the positions that a call makes, by adding an integer or the timesteps before; None for others."""
+        if name == "aten.arange":
+            return 0, False
+        if name != "aten.add" or argument(node, "alpha") != 1:
             return None
-        added = argument(node, "other")
-        return self.positions[node.args[0]] + added if isinstance(added, int) else None  # type: ignore[index]  # a node
+        number, added = node.args[0], argument(node, "other")
+        if not isinstance(number, torch.fx.Node) or number not in self.positions:
+            return None
+        first, continues = self.positions[number]
+        if isinstance(added, int):
+            return first + added, continues
+        return None if self.before is None or _root(added) is not self.before else (first, True)
 
     def follow_counting(self, node: torch.fx.Node) -> None:
         """Copy the facts about positions and lengths to a node with the same elements."""
         source = node.all_input_nodes[0]
         if source in self.positions:
             self.positions[node] = self.positions[source]
-        elif source in self.position_values and not self.position_values.follow(node):
-            self.refuse_counting(node, [source])
         if source in self.from_lengths:
             self.from_lengths.add(node)
 
-    def refuse_counting(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> None:
+    def refuse_counting(self, node: torch.fx.Node, sources: Iterable[torch.fx.Node], name: str = "") -> None:
         """Refuse uses of positions and lengths, whose values in a chunk are not those in the sequence.
 
         Raises `NotChunkable`: the call counts timesteps from the beginning or the end.
+        Raises `CountsTimesteps`: the same, unless positions continue those of the chunk before.
         """
-        if any(source in self.from_lengths or source in self.position_values for source in sources):
-            raise NotChunkable(f"{display_name(node)} counts timesteps from the beginning or the end{at_line(node)}")
+        is_lookup = operator_name(node) in _LOOKUPS
+        message = f"{name or display_name(node)} counts timesteps from the beginning or the end{at_line(node)}"
+        is_place = is_lookup and (self.counted - self.from_inputs).intersection(sources)
+        if is_place or self.from_lengths.intersection(sources):
+            raise NotChunkable(message)
+        if any(source in self.positions and not self.positions[source][1] for source in sources):
+            raise (NotChunkable if is_lookup else CountsTimesteps)(message)
 
     def detects_padding(self, node: torch.fx.Node, name: str) -> bool:
         """Whether a node compares positions with the lengths, with the same result for all real timesteps."""
@@ -295,19 +328,15 @@ class _Walk:
         number, length = node.args[0], node.args[1]
         if length in self.positions:
             number, length, name = length, number, _MIRRORED[name]
-        if not isinstance(number, torch.fx.Node) or number not in self.positions or not self.is_plain_lengths(length):
+        if not isinstance(number, torch.fx.Node) or number not in self.positions:
             return False
+        first, continues = self.positions[number]
+        lengths, root = self.taints.lengths, _root(length)
+        if continues:  # so do the lengths that they are compared with
+            is_sum = isinstance(root, torch.fx.Node) and operator_name(root) == "aten.add"
+            root = lengths if is_sum and cast(torch.fx.Node, root).args == (lengths, self.before) else None
         # Counted from 1, the last timestep is the length itself.
-        first = self.positions[number]
-        return first == 0 or (first == 1 and name in ("aten.le", "aten.gt"))
-
-    def is_plain_lengths(self, node: object) -> bool:
-        """Whether a node is the lengths, perhaps broadcast or converted."""
-        while isinstance(node, torch.fx.Node) and node is not self.taints.lengths:
-            if not _keeps_elements(node):
-                return False
-            node = node.all_input_nodes[0]
-        return node is self.taints.lengths
+        return root is lengths and (first == 0 or (first == 1 and name in ("aten.le", "aten.gt")))
 
     def check_states(self, node: torch.fx.Node, name: str) -> None:
         """Check that a recurrence runs forward from a state that is known at the start.
@@ -328,6 +357,13 @@ def _keeps_elements(node: torch.fx.Node) -> bool:
     """Whether every element keeps its value, `x[:, None]` included."""
     name = operator_name(node)
     return name in VALUE_PRESERVING or (name == "aten.slice" and node.args[2:] in ((), (0, sys.maxsize)))
+
+
+def _root(node: object) -> object:
+    """Return the node with the same elements that is no copy of another one."""
+    while isinstance(node, torch.fx.Node) and _keeps_elements(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _is_number(node: torch.fx.Node) -> bool:

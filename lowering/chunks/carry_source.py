@@ -9,7 +9,6 @@ import torch
 
 from ..graph_calls import dims_argument, operator_name
 from .past_timesteps import PastTimesteps
-from .position_calls import PositionValues
 from .scans import is_scan, scan_of
 
 CarryKind = Literal["state", "past", "timesteps", "cumsum", "last", "sum", "max", "min"]
@@ -22,11 +21,10 @@ class CarrySource:
     kind: CarryKind
     """Update rule. The state or last timesteps of a chunk, their number, the value at the last one, or a reduction."""
     node: torch.fx.Node
-    """The recurrence, the call that reads past timesteps, the lengths, or the reduction over time."""
+    """The recurrence, the call that reads past timesteps, their number before it, or the reduction over time."""
     element: int
     """Index of the result: 1 for h_n, 2 for c_n; of a scan, that of the state; 0 where there is one."""
     past: PastTimesteps | None = None
-    positions: PositionValues | None = None
 
     @property
     def name(self) -> str:

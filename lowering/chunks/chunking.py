@@ -20,10 +20,9 @@ from ..errors import at_line
 from ..exporter.subgraph import SubgraphBuilder
 from ..outputs import axis_of, output_nodes, symbolic_sizes
 from ..program import ChunkPrograms
-from .carry_analysis import NotChunkable, find_carried_values
+from .carry_analysis import NotChunkable, find_carried_values, timesteps_before
 from .carry_source import CarrySource, initial_value_node
 from .past_calls import PastCall, timesteps_of_rows
-from .position_calls import PositionCalls
 from .scans import is_scan
 from .timestep_rules import constant_value
 
@@ -55,8 +54,9 @@ class _ProgramBuilder:
     def __init__(self, exported: ExportedProgram, inputs: Sequence[TensorSpec], carries: Sequence[CarrySource]) -> None:
         self.exported, self.carries = exported, carries
         self.axes = symbolic_sizes(exported, inputs)
-        self.inputs = [*inputs, LENGTHS]
-        self.timeless_inputs = [spec if spec.time_dim is None else None for spec in self.inputs]
+        self.before = timesteps_before(exported, inputs)
+        self.inputs = [*inputs, *([] if self.before is None else [None]), LENGTHS]
+        self.timeless_inputs = [spec if spec and spec.time_dim is None else None for spec in self.inputs]
         self.carried = tuple(CarriedValue(self.spec_of(carry), self.fill(carry)) for carry in carries)
         outputs = output_nodes(exported)
         self.step_outputs = [node for node in outputs if self.has_time(node)]
@@ -134,8 +134,8 @@ class _ProgramBuilder:
             read.replace()
         sums: dict[CarrySource, torch.fx.Node] = {}
         for carry, value in zip(self.carries, carried, strict=True):
-            if carry.positions is not None:
-                PositionCalls(builder, carry.positions, value).replace()
+            if carry.kind == "timesteps":
+                builder.substitute([carry.node], value)
             elif carry.kind == "cumsum":
                 _continue_sum(builder, carry, value, sums)
         states: dict[torch.fx.Node, list[torch.fx.Node]] = {}
@@ -155,7 +155,7 @@ class _ProgramBuilder:
         ]
         return builder.export(
             [*steps, *self.carry_outputs(builder, after, self.carries)],
-            [*self.inputs, *(value.spec for value in self.carried)],
+            [*filter(None, self.inputs), *(value.spec for value in self.carried)],
         )
 
     def head(self) -> ExportedProgram | None:
@@ -166,6 +166,8 @@ class _ProgramBuilder:
         for carry, value in zip(self.carries, self.carry_inputs(builder), strict=True):
             own = carry.node.meta["val"].dtype if carry.kind == "sum" else carry.value.dtype
             builder.substitute(carry.results(), _cast(builder, value, carry.value.dtype, own))
+        if self.before is not None:  # the lengths are those of whole sequences
+            builder.substitute([self.before], builder.call(torch.ops.aten.zeros_like.default, builder.lengths))
         specs = [*filter(None, self.timeless_inputs), *(value.spec for value in self.carried)]
         return builder.export(builder.copy_nodes(self.final_outputs), specs)
 
@@ -198,7 +200,7 @@ def _after(
     """Return a carried value after the chunk; `rows` is its batch dimension, `sums` are the cumulative ones."""
     (value,) = builder.copy_nodes([carry.node])
     if carry.kind == "timesteps":
-        return builder.call(torch.ops.aten.add.Tensor, before, value)
+        return builder.call(torch.ops.aten.add.Tensor, before, builder.lengths)
     if carry.kind == "cumsum":
         return _last_sum(builder, carry, sums[carry], rows)
     if carry.kind == "state":

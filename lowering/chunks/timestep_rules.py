@@ -205,11 +205,6 @@ def _recurrence(taints: TaintMap, node: Node) -> bool:
     return taints.time_dim_of(x) == 1 and lengths is taints.lengths
 
 
-def _arange(taints: TaintMap, node: Node) -> bool:
-    """The value of `arange` at a timestep does not depend on the number of timesteps, unless it begins with that."""
-    return isinstance(argument(node, "start", 0), int) and argument(node, "step", 1) == 1
-
-
 _SHAPE_RULES = rule_table(
     (_view, "view reshape _unsafe_view flatten unflatten"),
     (_moves_dims, "transpose permute t movedim unsqueeze squeeze expand expand_as contiguous alias detach"),
@@ -218,7 +213,7 @@ _SHAPE_RULES = rule_table(
 )
 _FACTORY: Rule = lambda taints, node: True  # noqa: E731
 FILL_FACTORIES = rule_table((_FACTORY, "full full_like new_full"))
-FACTORIES = rule_table((_arange, "arange"), (_FACTORY, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
+FACTORIES = rule_table((_FACTORY, "arange zeros ones empty zeros_like ones_like new_zeros new_ones"))
 TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
 TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # the argument after the sizes is a value
 CONVERSIONS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}

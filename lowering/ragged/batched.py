@@ -169,12 +169,13 @@ def run_ragged(
     arguments: Sequence[torch.Tensor],
     lengths: torch.Tensor,
     time: Any,
+    before: torch.Tensor | None = None,
 ) -> list[Value]:
-    """Run the graph of one request on padded inputs of a batch.
+    """Run the graph of one request on padded inputs of a batch, perhaps `before` timesteps after its first one.
 
     Raises `LoweringError`: an operator has no rule; names the user's line.
     """
-    batch = Batch(lengths.shape[0], time, lengths)
+    batch = Batch(lengths.shape[0], time, lengths, before)
     run = RaggedRun(module, dict(inputs), tensors, batch)
     with torch.fx.traceback.preserve_node_meta():  # the new nodes keep the lines of the user's model
         outputs = run.run(*arguments)
@@ -198,10 +199,13 @@ def export_ragged(
     timesteps: int,
     shortest: int = 1,
     places: Sequence[int | None] = (),
+    *,
+    counts: bool = False,
 ) -> RaggedProgram:
     """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs.
 
-    A program of inputs without time takes no lengths.
+    A program of inputs without time takes no lengths. One that `counts` takes the timesteps of each request before
+    those of the batch, int64[B], in front of the lengths: positions continue them.
 
     `timesteps` are those to trace with; a batch has `shortest` or more. `places` are the batch dimensions of outputs,
     where they are known. Raises `LoweringError`: an operator has no rule over ragged batches; names the user's line.
@@ -224,44 +228,44 @@ def export_ragged(
             sizes = [t.shape[s.batch_dim] for t, s in zip(arguments, inputs, strict=True) if s.batch_dim is not None]
             padded, lengths, time = list(arguments), torch.ones(next(iter(sizes), 1), dtype=torch.int64), 1
         else:
-            *padded, lengths = arguments
+            padded, lengths = list(arguments[: len(inputs)]), arguments[-1]
             time = padded[timed].shape[cast(int, inputs[timed].time_dim)]
         tensors = tensors_by_placeholder(exported, holder)
-        values = run_ragged(module, list(zip(names, inputs, strict=True)), tensors, padded, lengths, time)
+        before = arguments[-2] if counts else None
+        values = run_ragged(module, list(zip(names, inputs, strict=True)), tensors, padded, lengths, time, before)
         found[:] = values
         return tuple(_contiguous_item(value, place, batched) for value, place in placed(values))
 
-    names_of_lengths = [] if timed is None else ["sequence_lengths"]
+    names_of_lengths = [] if timed is None else [*["timesteps_before"] * counts, "sequence_lengths"]
     holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), *names_of_lengths])
     with explained_export_errors("a batch of requests", dynamic_shapes=True):
-        program = _export(holder, inputs, timesteps, shortest)
+        program = _export(holder, inputs, timesteps, shortest, len(names_of_lengths))
     join_moves(program)
     drop_unused(program)
     return RaggedProgram(program, tuple(_layout(value, place, batched) for value, place in placed(found)))
 
 
 def _export(
-    holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int, shortest: int
+    holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int, shortest: int, counted: int
 ) -> torch.export.ExportedProgram:
     """Export for every number of rows and timesteps; if strides forbid the smallest, for all above them."""
     try:
-        return _export_from(holder, inputs, timesteps, torch.export.Dim("time", min=shortest))
+        return _export_from(holder, inputs, timesteps, torch.export.Dim("time", min=shortest), counted)
     except Exception as error:
         if CONSTRAINT not in str(error):
             raise
-    return _export_from(holder, inputs, timesteps, torch.export.Dim.AUTO)
+    return _export_from(holder, inputs, timesteps, torch.export.Dim.AUTO, counted)
 
 
 def _export_from(
-    holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int, time: Any
+    holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int, time: Any, counted: int
 ) -> torch.export.ExportedProgram:
     dims: dict[Axis, Any] = {"batch": torch.export.Dim("batch", min=1), "time": time}
     tensors = [example_tensor(spec, _ROWS, timesteps) for spec in inputs]
     shapes = [dynamic_shape(spec, dims) for spec in inputs]
-    if not has_time(inputs):
-        return export_quietly(holder, tensors, shapes)
     rows, of_lengths = (_ROWS, {0: dims["batch"]}) if has_batch(inputs) else (1, {})
-    return export_quietly(holder, [*tensors, torch.ones(rows, dtype=torch.int64)], [*shapes, of_lengths])
+    numbers = [torch.ones(rows, dtype=torch.int64) for _ in range(counted)]
+    return export_quietly(holder, [*tensors, *numbers], [*shapes, *[of_lengths] * counted])
 
 
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)

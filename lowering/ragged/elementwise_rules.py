@@ -28,7 +28,7 @@ def is_ragged_number(argument: object) -> bool:
 def pointwise(batch: Batch, call: Call) -> Results:
     """Broadcast from the right; a number that depends on the timesteps becomes one number for each row."""
     rank = len(call.sizes[0])
-    numbers = {name: batch.number(value) for name, value in call.arguments.items() if is_ragged_number(value)}
+    numbers = {name: batch.counted(value) for name, value in call.arguments.items() if is_ragged_number(value)}
     shared = call.shared and not numbers
     dtype = _dtype_of_scalars(call, [*numbers.values()])
 
@@ -86,7 +86,7 @@ def clamp(batch: Batch, call: Call) -> Results:
     if not any(map(is_ragged_number, (call["min"], call["max"]))):
         return pointwise(batch, call)
     value = call.value()
-    given = {name: batch.number(sympy.sympify(call[name])) for name in ("min", "max") if call[name] is not None}
+    given = {name: batch.counted(sympy.sympify(call[name])) for name in ("min", "max") if call[name] is not None}
     limits = {name: own.reshape(-1, *[1] * value.rank).to(call.dtypes[0]) for name, own in given.items()}
     return call.result(torch.clamp(batch.rows_of(value), **limits))
 
@@ -98,24 +98,27 @@ def factory(batch: Batch, call: Call) -> Results:
     if fill is None:
         fill = 1 if "ones" in str(call.target) else 0
     if isinstance(fill, Value) or is_ragged_number(fill):
-        own = batch.every_row(fill) if isinstance(fill, Value) else batch.number(fill)
+        own = batch.every_row(fill) if isinstance(fill, Value) else batch.counted(fill)
         own = own.to(call.dtypes[0]).reshape(-1, *[1] * len(sizes))
         return call.result(own.expand(batch.rows, *batch.padded_sizes(sizes)))
     return Value(torch.full(batch.padded_sizes(sizes), in_python(fill), dtype=call.dtypes[0]), sizes, shared=True)
 
 
 def arange(batch: Batch, call: Call) -> Results:
-    """Count; from a start that depends on the timesteps, each row from its own."""
+    """Count; from a start that depends on the timesteps, or beyond those before the batch, each row from its own."""
     (sizes,) = call.sizes
     start, step = call.get("start", 0), call.get("step", 1)
+    before = batch.before if is_ragged(sizes[0]) else None
     numbers = torch.arange(batch.padded(sizes[0]), dtype=call.dtypes[0])
+    if before is not None:
+        numbers = numbers + before.unsqueeze(1).to(call.dtypes[0])
     if step not in (None, 1):
         numbers = numbers * in_python(step)
     if is_ragged_number(start):
-        return call.result((batch.number(start).unsqueeze(1) + numbers).to(call.dtypes[0]))
+        return call.result((batch.counted(start).unsqueeze(1) + numbers).to(call.dtypes[0]))
     if start not in (None, 0):
         numbers = numbers + in_python(start)
-    return Value(numbers.to(call.dtypes[0]), sizes, shared=True)
+    return Value(numbers.to(call.dtypes[0]), sizes, shared=before is None)
 
 
 def fourier(batch: Batch, call: Call) -> Results:
@@ -142,7 +145,7 @@ def masked_fill(batch: Batch, call: Call) -> Results:
     """Fill with a number, or with one of each request, where the mask is true."""
     fill, rank = call["value"], len(call.sizes[0])
     if is_ragged_number(fill):
-        own = batch.number(fill)
+        own = batch.counted(fill)
     elif isinstance(fill, Value) and not fill.shared:
         own = fill.tensor
     else:

@@ -53,6 +53,8 @@ class Batch:
     rows: Any
     time: Any
     lengths: torch.Tensor
+    before: torch.Tensor | None = None
+    """Timesteps of each request before those of the batch, int64[B]; None: it has all of them."""
     _own: dict[SizeExpr, torch.Tensor] = field(default_factory=dict)
     _valid: dict[SizeExpr, torch.Tensor] = field(default_factory=dict)
 
@@ -75,6 +77,12 @@ class Batch:
     def number(self, value: SizeExpr) -> torch.Tensor:
         """Return a number of each request, [B], which may be negative, as no size is."""
         return evaluate(value, self.lengths) if is_ragged(value) else torch.full_like(self.lengths, int(value))
+
+    def counted(self, value: SizeExpr) -> torch.Tensor:
+        """Return a number of each request, [B], that the model computes with: it counts the timesteps before, too."""
+        if self.before is None:
+            return self.number(value)
+        return Batch(self.rows, self.time, self.lengths + self.before).number(value)
 
     def positions(self, size: SizeExpr) -> torch.Tensor:
         """Return 0, 1, ... to the padded size."""

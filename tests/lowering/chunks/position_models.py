@@ -128,6 +128,10 @@ def looked_up_by_embedding(m: Counting, x: Tensor) -> Any:
     return x + nn.functional.embedding(torch.arange(x.size(1)).expand(x.size(0), -1) + 0, m.table)
 
 
+def looked_up_by_computed_index(m: Counting, x: Tensor) -> Any:
+    return x + nn.functional.embedding((torch.arange(x.size(1)) * 2).clamp(max=8), m.table)
+
+
 def from_the_end(m: Counting, x: Tensor) -> Any:
     return x * (x.size(1) - number(x))[:, None]
 
@@ -140,4 +144,7 @@ def sum_from_the_end(m: Counting, x: Tensor) -> Any:
     return x.sum(1, keepdim=True) - x.cumsum(1)
 
 
-ENDING = (looked_up, looked_up_by_index, looked_up_by_embedding, from_the_end, part_of_the_length, sum_from_the_end)
+ENDING = (
+    *(looked_up, looked_up_by_index, looked_up_by_embedding, looked_up_by_computed_index),
+    *(from_the_end, part_of_the_length, sum_from_the_end),
+)
