@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from ..bucketing.shapes import Bucket
 from .cores import set_torch_threads
 from .interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
@@ -32,10 +30,6 @@ class Eager(Backend):
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, of any release that has the operators of the programs."""
         return (lowest_torch_requirement(),)
-
-    def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return None: torch supports every operator that it exports."""
-        return None
 
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS

@@ -69,11 +69,6 @@ class Inductor(Backend):
         """Return the operating system, the machine, its instruction set, and the torch that the code calls."""
         return {**target_machine.host(), "torch": minor_release(torch_version())}
 
-    def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return a reason for what is no dispatcher operator. Custom operators and those it cannot fuse are called."""
-        supported = isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
-        return None if supported else f"{node.target} is no operator"
-
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:

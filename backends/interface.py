@@ -169,13 +169,9 @@ class Backend(ABC):
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why the engine does not support this call of an exported program; None if it does.
 
-        Answers without compiling. Where a subclass does not define it, each operator is compiled alone to find out.
+        Answers without compiling. None, as here, for all: `compile` alone refuses.
         """
         return None
-
-    def lists_operators(self) -> bool:
-        """Return whether `refusal` is defined."""
-        return type(self).refusal is not Backend.refusal
 
     def estimate_us(self, directory: Path) -> float | None:
         """Return the compiler's estimate of one call on its device in microseconds; None if it has none."""

@@ -24,8 +24,7 @@ from .error_causes import causes
 from .exported_program import quiet
 from .exported_tensors import weights_of
 from .interface import CompileError
-from .partitioning.operator_names import operator_name, operators_of
-from .partitioning.operator_support import single_operator_program
+from .partitioning.operator_names import operator_name, operators_of, single_operator_program
 from .recurrent_operators import is_positions, is_recurrent
 
 _SMALLEST_LIFTED_CONSTANT = 256

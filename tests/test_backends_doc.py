@@ -50,7 +50,6 @@ def has(engine: Backend) -> list[str]:
     example = ROOT / "examples" / "cpp" / engine.name
     return [
         "in each program" if engine.inlines_weights else "separate",
-        "yes" if engine.lists_operators() else "",
         "yes" if type(engine).estimate_us is not Backend.estimate_us else "",
         "emulated" if type(engine).simulation is not Backend.simulation else "",
         f"[yes](../examples/cpp/{engine.name})" if example.is_dir() else "",
@@ -70,7 +69,7 @@ def test_every_engine_is_told_what_it_was_run_on() -> None:
 def test_every_optional_member_is_described() -> None:
     described = re.findall(r"^\| (`.*`) \|", TEXT[TEXT.index("| member | meaning") :], re.MULTILINE)
     members = [name for name in vars(Backend) if not name.startswith("_") and name not in Backend.__abstractmethods__]
-    shown = {"options", "unavailable", "host", "refusal", "lists_operators"}  # with the example's code
+    shown = {"options", "unavailable", "host", "refusal"}  # with the example's code
 
     assert {name for row in described for name in re.findall(r"`([\w.]+)`", row)} == {
         *(name for name in members if name not in shown),

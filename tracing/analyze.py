@@ -15,7 +15,7 @@ from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import node_line
 from .engines import AUTO, select_engines
 from .export import Function, export_function
-from .options import TraceOptions, compile_settings
+from .options import TraceOptions
 from .trace import program_bucket
 
 
@@ -37,10 +37,10 @@ def analyze(
     Args:
         func: as for `trace`.
         example_inputs: as for `trace`.
-        compiler_workdir: directory for the results of an engine that is queried by compiling.
+        compiler_workdir: without effect, as `max_workers`: nothing is compiled to query an engine.
         additional_ignored_ops: operators that are neither queried nor counted, as in {"aten::sort"}.
-        max_workers: operators that are compiled at once, each in its own process if there are several.
-        backend: an engine's name; "auto" is the first one available. An engine that lists its operators need not be.
+        max_workers: without effect.
+        backend: an engine's name; "auto" is the first one available. A named one need not be installed.
 
     Returns:
         `backend`, `torch_version`, `support_percentage`, `supported_operators` by library with the number of calls, and
@@ -56,12 +56,9 @@ def analyze(
     config = PartitionerConfig(
         analyze_parameters={name: value for name, value in parameters.items() if value is not None}
     )
-    options = TraceOptions()
-    lists = backend != AUTO and get_backend(backend).lists_operators()
-    engine = get_backend(backend) if lists else select_engines(backend, options)[0]
+    engine = select_engines(AUTO, TraceOptions())[0] if backend == AUTO else get_backend(backend)
     program = export_function(func, example_inputs).program
-    bucket = program_bucket(program)
-    fixed = specialize(program, bucket)
-    result = analyze_operators(engine, fixed, bucket, config, compile_settings(engine, options), node_line).to_json()
+    fixed = specialize(program, program_bucket(program))
+    result = analyze_operators(engine, fixed, config, node_line).to_json()
     keys = ("support_percentage", "supported_operators", "unsupported_operators")
     return {"backend": engine.name, "torch_version": torch.__version__, **{key: result[key] for key in keys}}

@@ -8,10 +8,10 @@ from pathlib import Path
 from torch.export import ExportedProgram
 
 from ...backends.exported_program import specialize
-from ...backends.interface import Backend, CompileError, CompileSettings, precision_of
+from ...backends.interface import Backend, CompileError
 from ...backends.partitioning.cut_analysis import Analysis, analyze_operators
 from ...backends.registry import backend_names, get_backend
-from ...bucketing.shapes import Bucket, role_buckets
+from ...bucketing.shapes import role_buckets
 from ...config.load import load_config
 from ...config.partitioner import PartitionerConfig
 from ...config.schema import ServingConfig
@@ -52,20 +52,13 @@ def analyze(
     Raises `LoadError`: there is no backend of that name.
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
-    bucket = role_buckets("sequence", config.grid)[0]
-    fixed = specialize(program.exported, bucket)
+    fixed = specialize(program.exported, role_buckets("sequence", config.grid)[0])
     options = partitioner_config(config, directory) or PartitionerConfig()
-    return [_analysis(engine, fixed, bucket, options, config) for engine in engines]
+    return [_analysis(engine, fixed, options) for engine in engines]
 
 
-def _analysis(
-    engine: Backend, program: ExportedProgram, bucket: Bucket, options: PartitionerConfig, config: ServingConfig
-) -> Analysis:
-    missing = engine.unavailable()
-    if missing is not None and not engine.lists_operators():
-        return Analysis(engine.name, missing, "only its compiler knows the operators that it supports", None, ())
-    settings = CompileSettings(precision=precision_of(engine, config.precision))
+def _analysis(engine: Backend, program: ExportedProgram, options: PartitionerConfig) -> Analysis:
     try:
-        return analyze_operators(engine, program, bucket, options, settings, node_line)
+        return analyze_operators(engine, program, options, node_line)
     except CompileError as error:
-        return Analysis(engine.name, missing, str(error), None, ())
+        return Analysis(engine.name, engine.unavailable(), str(error), None, ())

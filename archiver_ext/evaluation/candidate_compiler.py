@@ -45,7 +45,7 @@ class CandidateCompiler:
             return candidate
         parts = candidate.program.parts
         examples = {role: (program, role_buckets(role, self.config.grid)[0]) for role, program in parts.items()}
-        return replace(candidate, engine=with_cpu_fallback(engine, examples, options, self._settings()))
+        return replace(candidate, engine=with_cpu_fallback(engine, examples, options))
 
     def plain_candidate(self, engine: Backend) -> Candidate:
         """Pair an engine with its programs."""

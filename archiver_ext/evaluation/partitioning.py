@@ -8,7 +8,7 @@ from pathlib import Path
 from torch.export import ExportedProgram
 
 from ...backends.exported_program import specialize
-from ...backends.interface import Backend, CompileSettings
+from ...backends.interface import Backend
 from ...backends.partitioning.backend import PartitionedBackend, supported_segments
 from ...backends.partitioning.partition import PartitionError
 from ...backends.partitioning.segments import Segments
@@ -39,7 +39,6 @@ def with_cpu_fallback(
     engine: Backend,
     programs: Mapping[ProgramRole, tuple[ExportedProgram, Bucket]],
     config: PartitionerConfig,
-    settings: CompileSettings,
 ) -> Backend:
     """Return the engine if it supports every operator of every program, else a partitioned one.
 
@@ -47,16 +46,14 @@ def with_cpu_fallback(
 
     Raises `PackagingError`: the segments violate the limits of `config`.
     """
-    found = [_segments(engine, program, bucket, config, settings) for program, bucket in programs.values()]
+    found = [_segments(engine, program, bucket, config) for program, bucket in programs.values()]
     whole = all(segment.place == "device" for segments in found for segment in segments.segments)
     return engine if whole else PartitionedBackend(engine, config)
 
 
-def _segments(
-    engine: Backend, program: ExportedProgram, bucket: Bucket, config: PartitionerConfig, settings: CompileSettings
-) -> Segments:
+def _segments(engine: Backend, program: ExportedProgram, bucket: Bucket, config: PartitionerConfig) -> Segments:
     fixed = specialize(program, bucket)
     try:
-        return supported_segments(engine, fixed, bucket, config, settings)
+        return supported_segments(engine, fixed, config)
     except PartitionError as error:
         raise PackagingError(f"neuron_lstm.partitioner_config.{error}") from error

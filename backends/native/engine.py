@@ -54,10 +54,6 @@ class Native(Backend):
         """Return the operating system, the machine and its instruction set."""
         return target_machine.host()
 
-    def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return None: torch runs every operator that is not replaced."""
-        return None
-
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:

@@ -30,7 +30,6 @@ from ..interface import (
 )
 from ..signature import signature_of, write_signature
 from ..versions import LOWEST_TORCH, release
-from .operator_support import unsupported_operators
 from .partition import PartitionError, partition
 from .partitioned_program import SEGMENTS, SegmentList, device_folders, load_compiled, segment_directory
 from .segments import Segment, Segments
@@ -74,7 +73,7 @@ class PartitionedBackend(Backend):
         config = self.config or PartitionerConfig()
         fixed = specialize(program, bucket)
         try:
-            segments = supported_segments(self.engine, fixed, bucket, config, settings)
+            segments = supported_segments(self.engine, fixed, config)
         except PartitionError as error:
             raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
@@ -120,16 +119,12 @@ class PartitionedBackend(Backend):
         return load_compiled(self.engine, directory, weights, host, threads)
 
 
-def supported_segments(
-    engine: Backend, fixed: ExportedProgram, bucket: Bucket, config: PartitionerConfig, settings: CompileSettings
-) -> Segments:
+def supported_segments(engine: Backend, fixed: ExportedProgram, config: PartitionerConfig) -> Segments:
     """Partition a program of fixed sizes by the operators that the engine supports.
 
     Raises `PartitionError`: the segments violate the limits of `config`.
     """
-    reasons = unsupported_operators(engine, fixed, bucket, config, settings)
-    unsupported = {node.name for node, reason in reasons.items() if reason is not None}
-    return partition(fixed, lambda node: node.name not in unsupported, config)
+    return partition(fixed, lambda node: engine.refusal(node) is None, config)
 
 
 def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:

@@ -9,14 +9,9 @@ from typing import Any
 
 import torch
 
-from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
-from ..interface import Backend, CompileSettings
-from .operator_names import torch_operator_name
-from .operator_support import unsupported_operators
-
-BY_LIST = "list of operators"
-BY_COMPILER = "compiler"
+from ..interface import Backend
+from .operator_names import operators_of, queried_operators, torch_operator_name
 
 
 @dataclass(frozen=True)
@@ -25,8 +20,6 @@ class UnsupportedOperator:
 
     kind: str
     """Name in torch, e.g. `aten::sort`."""
-    failed_at: str
-    """Origin of the result: the engine's list of operators, or its compiler on this operator alone."""
     call: str | None
     """Line of the user's model, e.g. `model.py:12: y, _ = torch.sort(x)`; None if unknown."""
     reason: str
@@ -66,8 +59,13 @@ class Analysis:
             "support_percentage": None if self.percentage is None else f"{self.percentage:.2f}%",
             "supported_operators": libraries,
             "unsupported_operators": [
-                {"kind": one.kind, "failureAt": one.failed_at, "call": one.call, "reason": one.reason}
-                for one in self.unsupported
+                {
+                    "kind": operator.kind,
+                    "failureAt": "list of operators",
+                    "call": operator.call,
+                    "reason": operator.reason,
+                }
+                for operator in self.unsupported
             ],
         }
 
@@ -75,9 +73,7 @@ class Analysis:
 def analyze_operators(
     engine: Backend,
     program: torch.export.ExportedProgram,
-    bucket: Bucket,
     config: PartitionerConfig,
-    settings: CompileSettings,
     source_line: Callable[[torch.fx.Node], str | None],
 ) -> Analysis:
     """Find the operators of a program of fixed sizes that an engine supports.
@@ -86,15 +82,14 @@ def analyze_operators(
 
     Raises `CompileError`: the engine cannot be queried.
     """
-    reasons = unsupported_operators(engine, program, bucket, config, settings)
-    failed_at = BY_LIST if engine.lists_operators() else BY_COMPILER
+    reasons = {node: engine.refusal(node) for node in queried_operators(operators_of(program.graph), config)}
     return Analysis(
         backend=engine.name,
         not_installed=engine.unavailable(),
         unknown=None,
         supported=Counter(torch_operator_name(node) for node, reason in reasons.items() if reason is None),
         unsupported=tuple(
-            UnsupportedOperator(torch_operator_name(node), failed_at, source_line(node), reason)
+            UnsupportedOperator(torch_operator_name(node), source_line(node), reason)
             for node, reason in reasons.items()
             if reason is not None
         ),

@@ -1,9 +1,8 @@
-"""An engine whose compiler supports some operators only, without an operator query."""
+"""An engine whose compiler refuses some operators, without an operator query."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +18,9 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 @dataclass
 class Picky(Backend):
-    """Eager with a compiler that refuses some operators, fails on others, and records each program."""
+    """Eager with a compiler that refuses some operators, and records each program."""
 
     refused: frozenset[str] = frozenset()
-    crashing: frozenset[str] = frozenset()
-    deadly: frozenset[str] = frozenset()
-    """Operators that end the process of the compiler."""
-    together: frozenset[str] = frozenset()
-    """Operators that are supported alone, but not in one program with another of them."""
     name: str = "picky"
     polymorphic: bool = False
     any_shape: bool = False
@@ -46,14 +40,8 @@ class Picky(Backend):
         assert bucket is not None
         names = [operator_name(node) for node in operators_of(program.graph)]
         for name in names:
-            if name in self.deadly:
-                os._exit(1)
-            if name in self.crashing:
-                raise ZeroDivisionError(name)
             if name in self.refused:
                 raise CompileError(f"picky has no {name}")
-        if len(self.together & set(names)) > 1:
-            raise CompileError(f"picky has no {' with '.join(sorted(self.together))}")
         (directory / "asked.json").write_text(json.dumps({"operators": names, "args": settings.args}))
         if settings.workdir is not None:
             (settings.workdir / "notes.txt").write_text("\n".join(names))

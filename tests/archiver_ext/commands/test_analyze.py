@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from picky_engine import Picky
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands.operator_support import analyze, lower_from_files
 from torchserve_neuron_lstm.backends import registry
-from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.backends.partitioning.cut_analysis import BY_COMPILER
 
 from ..conftest import Project
 
@@ -124,26 +119,3 @@ def test_what_the_yaml_leaves_out_of_the_analysis_is_left_out(odd: Project, caps
     (odd.folder / "model-config.yaml").write_text(f"{text}  partitioner_config: {ignoring}\n")
     (found,) = told(capsys, "--backend", "onnxruntime").values()
     assert found["support_percentage"] == "100.00%"
-
-
-@pytest.mark.ci
-def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    picky = Picky(refused=frozenset({"aten::special_bessel_j0"}))
-    monkeypatch.setattr(
-        "torchserve_neuron_lstm.archiver_ext.commands.operator_support.get_backend",
-        {"picky": picky, "eager": Eager()}.__getitem__,
-    )
-    program, config = lower_from_files(Path("model.py"), Path("model-config.yaml"), None)
-    (found,) = analyze(program, config, odd.folder, ["picky"])
-    assert {one.failed_at for one in found.unsupported} == {BY_COMPILER}
-    assert [one.reason for one in found.unsupported] == ["picky has no aten::special_bessel_j0"] * 2
-    monkeypatch.setattr(Picky, "unavailable", lambda self: "picky is not for sale")
-    (unknown,) = analyze(program, config, odd.folder, ["picky"])
-    assert unknown.to_json() == {
-        "backend": "picky",
-        "not_installed": "picky is not for sale",
-        "unknown": "only its compiler knows the operators that it supports",
-        "support_percentage": None,
-        "supported_operators": {},
-        "unsupported_operators": [],
-    }

@@ -9,12 +9,9 @@ import torch
 from picky_engine import Picky, Telling
 from torch import nn
 
-from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
-from torchserve_neuron_lstm.backends.partitioning.operator_names import operator_name
-from torchserve_neuron_lstm.backends.partitioning.operator_support import unsupported_operators
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import load_compiled
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput
@@ -119,51 +116,10 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
-    engine = Picky(refused=frozenset({"aten::sort"}), crashing=frozenset({"aten::special_bessel_j0"}))
-    fixed = specialize(program_of(Sorted()), BUCKET)
-    found = {operator_name(node): reason for node, reason in unsupported_operators(engine, fixed, BUCKET).items()}
-    assert found["aten::sort"] == "picky has no aten::sort"
-    assert "ZeroDivisionError: aten::special_bessel_j0" in str(found["aten::special_bessel_j0"])
-    assert found["aten::linear"] is None
-    PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
-    assert targets(tmp_path) == ["device", "cpu", "device", "cpu", "device"]
-    assert_answers_of(MODEL, engine, tmp_path)
-
-
-@pytest.mark.long
-def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> None:
-    engine = Picky(refused=frozenset({"aten::sort"}))
-    fixed = specialize(program_of(Sorted()), BUCKET)
-    two = PartitionerConfig(analyze_parameters={"max_workers": 2})
-    assert list(unsupported_operators(engine, fixed, BUCKET, two).values()) == list(
-        unsupported_operators(engine, fixed, BUCKET).values()
-    )
-
-
-@pytest.mark.long
-def test_a_compiler_that_ends_its_process_does_not_support_that_operator_alone() -> None:
-    """The others are tried again: they were in the same pool of processes."""
-    engine = Picky(deadly=frozenset({"aten::sort"}), refused=frozenset({"aten::relu"}))
-    fixed = specialize(program_of(Sorted()), BUCKET)
-    two = PartitionerConfig(analyze_parameters={"max_workers": 2})
-    found = {operator_name(node): reason for node, reason in unsupported_operators(engine, fixed, BUCKET, two).items()}
-
-    assert "the engine fails on it" in str(found.pop("aten::sort"))
-    assert found.pop("aten::relu") == "picky has no aten::relu"
-    assert set(found.values()) == {None}
-
-
-def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
-    config = PartitionerConfig(
-        analyze_parameters={"compiler_workdir": str(tmp_path / "tried"), "additional_ignored_ops": ["aten::sort"]}
-    )
-    unsupported_operators(
-        Picky(), specialize(program_of(Sorted()), BUCKET), BUCKET, config, CompileSettings(workdir=tmp_path)
-    )
-    notes = {file.read_text() for file in (tmp_path / "tried").rglob("notes.txt")}
-    assert "aten::linear" in notes
-    assert "aten::sort" not in notes
+def test_an_engine_without_a_query_takes_what_is_not_put_on_the_cpu(tmp_path: Path) -> None:
+    PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
+    assert targets(tmp_path) == ["device", "cpu", "device"]
+    assert_answers_of(MODEL, Picky(), tmp_path)
 
 
 def test_only_the_engines_segments_are_told_what_trace_kwargs_say(tmp_path: Path) -> None:
@@ -185,7 +141,7 @@ def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_is_refused_after_all_names_what_is_in_it(tmp_path: Path) -> None:
-    engine = Picky(together=frozenset({"aten::linear", "aten::relu"}))
+    engine = Picky(refused=frozenset({"aten::relu"}))
     with pytest.raises(
         CompileError, match=r"picky has no .* \(a segment of aten::linear, aten::relu.*ops_to_partition"
     ):
@@ -195,7 +151,6 @@ def test_a_segment_that_is_refused_after_all_names_what_is_in_it(tmp_path: Path)
 def test_what_an_engine_says_of_itself_holds_for_both_together(tmp_path: Path) -> None:
     both: Backend = PartitionedBackend(Telling(), SORT_ON_CPU)
     assert both.whole_sequences == "it keeps its state to itself"
-    assert not both.lists_operators()
     assert PartitionedBackend(Picky()).whole_sequences is None
     both.compile(program_of(MODEL), BUCKET, tmp_path)
     operators = sum(len(json.loads(file.read_text())["operators"]) for file in tmp_path.glob("*/asked.json"))

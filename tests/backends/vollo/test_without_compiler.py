@@ -37,7 +37,6 @@ def compiled(program: torch.export.ExportedProgram, directory: Path) -> Path:
 
 
 def test_it_says_what_differs_from_other_engines() -> None:
-    assert Vollo().lists_operators()
     assert Vollo().inlines_weights
     assert Vollo().whole_sequences is not None
 
