@@ -9,12 +9,12 @@ import keyword
 import math
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from ..bucketing.shapes import Axis, ascending_error
-from .partitioner import OPERATOR_PATTERN, check_limit, check_operator, compiler_arguments
 from .strict import closest_key, format_value, tuple_from_list
 
 MAX_SIZE = 2**31 - 1
@@ -85,6 +85,10 @@ def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes
 
 
+def _path_text(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
 def _number(value: Any) -> int | float:
     if isinstance(value, bool):
         return int(value)
@@ -125,7 +129,7 @@ ClassName = Annotated[str, _pattern(_NAME), _matches(_NAME, "the name of a class
 MethodName = Annotated[str, _pattern(_NAME), _matches(_NAME, "the name of a method, as in infer")]
 ClassPath = Annotated[str, _pattern(_CLASS), _matches(_CLASS, "module:Class, as in my_codec:TextCodec")]
 FunctionPath = Annotated[str, _pattern(_FUNCTION), _matches(_FUNCTION, "module:function, as in my_kernel:choose")]
-PathText = Annotated[str, Field(min_length=1)]
+PathText = Annotated[str, Field(min_length=1), BeforeValidator(_path_text)]
 
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 MAX_ROWS = 65_536
@@ -172,18 +176,3 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1, le=2**63 - 1)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_SIZE)]
 Threads = Annotated[int, Field(ge=1, le=4096)]
-
-CompilerArguments = Annotated[
-    tuple[str, ...],
-    PlainValidator(compiler_arguments),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
-CountOrUnlimited = Annotated[
-    int,
-    PlainValidator(check_limit),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": -1}]}),
-]
-Operators = Annotated[
-    tuple[Annotated[str, _pattern(OPERATOR_PATTERN), AfterValidator(check_operator)], ...],
-    BeforeValidator(tuple_from_list),
-]

@@ -1,24 +1,119 @@
-"""Options for dividing a program between a backend and the CPU, and the values they may have."""
+"""Options of a backend's compiler, and for dividing a program between it and the CPU, in the YAML and in Python."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-TRACE_KWARGS = ("compiler_workdir", "compiler_args")
-ANALYZE_PARAMETERS = ("compiler_workdir", "additional_ignored_ops", "max_workers")
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationError, WithJsonSchema
+
+from .diagnostics import format_path
+from .fields import PathText, PositiveInt
+from .strict import Strict, tuple_from_list
+
+_OPERATOR = r"[A-Za-z_]\w*::[A-Za-z_]\w*"
 UNLIMITED = -1
-"""No limit, as `min_subgraph_size` or `max_subgraph_count`."""
-OPERATOR_PATTERN = r"[A-Za-z_]\w*::[A-Za-z_]\w*"
+"""No limit, as the number of operators or of segments."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartitionerConfig:
-    """Options for dividing a program between a backend and the CPU, by keyword only.
+def _operators(value: Any) -> Any:
+    return tuple(sorted(value, key=str)) if isinstance(value, set | frozenset) else tuple_from_list(value)
+
+
+def _operator(name: str) -> str:
+    if not re.fullmatch(_OPERATOR, name):
+        raise ValueError(f"expected an operator as in aten::sort, got {name[:60]!r}")
+    return name
+
+
+def compiler_arguments(given: object) -> tuple[str, ...]:
+    """Convert a compiler's arguments to a tuple: a list is kept, a string is split as by a shell.
+
+    >>> compiler_arguments("--target 'inf2 x'"), compiler_arguments(["--target", "trn1"])
+    (('--target', 'inf2 x'), ('--target', 'trn1'))
+
+    Raises `ValueError`: they are neither, or a quotation is open.
+    """
+    if isinstance(given, list | tuple) and all(isinstance(word, str) for word in given):
+        return tuple(given)
+    shown = repr(given)[:60]
+    if not isinstance(given, str):
+        raise ValueError(  # noqa: TRY004 - as every wrong option
+            f"expected a text or a list of texts, as in [--target, trn1], got {shown}"
+        )
+    try:
+        return tuple(shlex.split(given))
+    except ValueError as error:
+        raise ValueError(f"expected arguments as a shell takes them, got {shown}: {error}") from error
+
+
+def _limit(limit: object) -> int:
+    if type(limit) is not int or (limit < 1 and limit != UNLIMITED):
+        raise ValueError(f"expected {UNLIMITED} (no limit) or 1 or more, got {repr(limit)[:60]}")
+    return limit
+
+
+CompilerArguments = Annotated[
+    tuple[str, ...],
+    PlainValidator(compiler_arguments),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+CountOrUnlimited = Annotated[
+    int,
+    PlainValidator(_limit),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": -1}]}),
+]
+Operators = Annotated[
+    tuple[Annotated[str, Field(json_schema_extra={"pattern": f"^{_OPERATOR}$"}), AfterValidator(_operator)], ...],
+    BeforeValidator(_operators),
+]
+
+
+class TraceArguments(Strict):
+    """Options for the compiler of the backend's segments, in place of the same ones of the whole program."""
+
+    compiler_workdir: PathText | None = None
+    """The folder for the compiler's intermediate files."""
+    compiler_args: CompilerArguments | None = None
+    """Arguments for the compiler, as a text or a list."""
+
+
+class AnalyzeParameters(Strict):
+    """Options for the operator-support query."""
+
+    compiler_workdir: PathText | None = None
+    """Without effect, as in NeuronX's API: nothing is compiled to query a backend."""
+    additional_ignored_ops: Operators = ()
+    """Operators that are not queried: they run on the backend and do not count, as in [aten::sort]."""
+    max_workers: PositiveInt = 1
+    """Without effect, as `compiler_workdir`."""
+
+
+class PartitionerBlock(Strict):
+    """Operators that the backend does not support run on the CPU."""
+
+    trace_kwargs: TraceArguments | None = None
+    """Options for the compiler of the backend's segments."""
+    model_support_percentage_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
+    """The least share of the model's operators that the backend must support, from 0 to 1."""
+    min_subgraph_size: CountOrUnlimited = UNLIMITED
+    """The least number of operators in a segment, on the backend or the CPU; -1 for no limit."""
+    max_subgraph_count: CountOrUnlimited = UNLIMITED
+    """The largest number of segments, on the backend and the CPU together; -1 for no limit."""
+    ops_to_partition: Operators = ()
+    """Operators that run on the CPU even if the backend supports them, as in [aten::sort]."""
+    analyze_parameters: AnalyzeParameters | None = None
+    """Options for the operator-support query."""
+
+    @property
+    def ignored(self) -> frozenset[str]:
+        """Operators that the backend is not queried about."""
+        return frozenset(self.analyze_parameters.additional_ignored_ops if self.analyze_parameters else ())
+
+
+class PartitionerConfig(PartitionerBlock):
+    """The same options as a Python program gives them, by keyword only; operators may be a set.
 
     >>> PartitionerConfig(min_subgraph_size=0)
     Traceback (most recent call last):
@@ -27,144 +122,9 @@ class PartitionerConfig:
     Raises `ValueError`: an option is wrong; begins with its name.
     """
 
-    trace_kwargs: Mapping[str, Any] | None = None
-    """Options for the compiler of the backend's segments.
-
-    They are `compiler_workdir` and `compiler_args` (a string or a list).
-    """
-    model_support_percentage_threshold: float = 0.5
-    """The least share of the program's operators that the backend must support, from 0 to 1."""
-    min_subgraph_size: int = UNLIMITED
-    """The least number of operators in a segment."""
-    max_subgraph_count: int = UNLIMITED
-    """The largest number of segments, those on the CPU included."""
-    ops_to_partition: Collection[str] | None = None
-    """Operators that run on the CPU even if the backend supports them, as in {"aten::sort"}."""
-    analyze_parameters: Mapping[str, Any] | None = None
-    """Options for the operator query.
-
-    They are `compiler_workdir`, `max_workers`, and `additional_ignored_ops`: operators that are not queried; they do
-    not count, and run on the backend.
-    """
-
-    def __post_init__(self) -> None:
-        _check_share(self.model_support_percentage_threshold)
-        for name in ("min_subgraph_size", "max_subgraph_count"):
-            check_limit(getattr(self, name), name)
-        _check_operators("ops_to_partition", self.ops_to_partition)
-        _check_keys("trace_kwargs", self.trace_kwargs, TRACE_KWARGS)
-        _check_keys("analyze_parameters", self.analyze_parameters, ANALYZE_PARAMETERS)
-        _check_operators("analyze_parameters: additional_ignored_ops", self._analyze("additional_ignored_ops"))
-        if type(self.max_workers) is not int or self.max_workers < 1:
-            raise ValueError(f"analyze_parameters: max_workers: expected 1 or more, got {self.max_workers!r}")
-        _ = self.compiler_args
-
-    def _analyze(self, name: str) -> Any:
-        return (self.analyze_parameters or {}).get(name)
-
-    @property
-    def on_cpu(self) -> frozenset[str]:
-        """Operators that run on the CPU whatever the backend supports."""
-        return frozenset(self.ops_to_partition or ())
-
-    @property
-    def ignored(self) -> frozenset[str]:
-        """Operators that the backend is not queried about."""
-        return frozenset(self._analyze("additional_ignored_ops") or ())
-
-    @property
-    def max_workers(self) -> int:
-        """Number of operators that are probed by compiling at a time.
-
-        Above 1, each compilation has a separate process.
-        """
-        given = self._analyze("max_workers")
-        return 1 if given is None else given
-
-    @property
-    def analyze_workdir(self) -> Path | None:
-        """Directory of what is compiled to probe operators."""
-        given = self._analyze("compiler_workdir")
-        return None if given is None else Path(given)
-
-    @property
-    def compiler_workdir(self) -> Path | None:
-        """Directory of the segments' compiler; None: the one of the whole program."""
-        given = (self.trace_kwargs or {}).get("compiler_workdir")
-        return None if given is None else Path(given)
-
-    @property
-    def compiler_args(self) -> tuple[str, ...] | None:
-        """Arguments of the segments' compiler; None: those of the whole program."""
-        given = (self.trace_kwargs or {}).get("compiler_args")
-        return None if given is None else compiler_arguments(given, "trace_kwargs: compiler_args")
-
-
-def compiler_arguments(given: object, option: str = "") -> tuple[str, ...]:
-    """Convert a compiler's arguments to a tuple: a list is kept, a string is split as by a shell.
-
-    >>> compiler_arguments("--target 'inf2 x'"), compiler_arguments(["--target", "trn1"])
-    (('--target', 'inf2 x'), ('--target', 'trn1'))
-
-    Raises `ValueError`: they are neither, or a quotation is open; begins with `option`.
-    """
-    if isinstance(given, list | tuple) and all(isinstance(word, str) for word in given):
-        return tuple(given)
-    if not isinstance(given, str):
-        expected = "expected a text or a list of texts, as in [--target, trn1]"
-        raise ValueError(f"{_prefix(option)}{expected}, got {_shown(given)}")  # noqa: TRY004 - as every wrong option
-    try:
-        return tuple(shlex.split(given))
-    except ValueError as error:
-        expected = f"expected arguments as a shell takes them, got {_shown(given)}"
-        raise ValueError(f"{_prefix(option)}{expected}: {error}") from error
-
-
-def check_limit(limit: object, option: str = "") -> int:
-    """Refuse what is neither a positive number nor `UNLIMITED`. Raises `ValueError`: begins with `option`."""
-    if type(limit) is not int or (limit < 1 and limit != UNLIMITED):
-        raise ValueError(f"{_prefix(option)}expected {UNLIMITED} (no limit) or 1 or more, got {_shown(limit)}")
-    return limit
-
-
-def check_operator(name: object, option: str = "") -> str:
-    """Refuse what is not an operator's name. Raises `ValueError`: begins with `option`."""
-    if not isinstance(name, str) or not re.fullmatch(OPERATOR_PATTERN, name):
-        raise ValueError(f"{_prefix(option)}expected an operator as in aten::sort, got {_shown(name)}")
-    return name
-
-
-def _check_share(share: object) -> None:
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ValueError(f"model_support_percentage_threshold: expected a number from 0 to 1, got {share!r}")
-
-
-def _check_operators(name: str, operators: object) -> None:
-    if operators is None:
-        return
-    if isinstance(operators, str | Mapping) or not isinstance(operators, Collection):
-        raise ValueError(  # noqa: TRY004 - every wrong option is a ValueError
-            f'{name}: expected a set of operators as in {{"aten::sort"}}, got {operators!r}'
-        )
-    for operator in operators:
-        check_operator(operator, name)
-
-
-def _check_keys(name: str, given: object, known: Collection[str]) -> None:
-    if given is None:
-        return
-    if not isinstance(given, Mapping):
-        raise ValueError(  # noqa: TRY004 - every wrong option is a ValueError
-            f"{name}: expected a dict with any of {', '.join(known)}, got {given!r}"
-        )
-    for key in given:
-        if key not in known:
-            raise ValueError(f"{name}: {key!r} is not a key here: expected one of {', '.join(known)}")
-
-
-def _prefix(option: str) -> str:
-    return f"{option}: " if option else ""
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:60]
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            problems = [f"{format_path(details['loc'])}: {details['msg']}" for details in error.errors()]
+            raise ValueError("\n".join(problems)) from None

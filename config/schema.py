@@ -11,11 +11,10 @@ from ..bucketing.shapes import BucketGrid, DType, TensorSpec
 from .buckets import AutoLengths, Buckets
 from .contradictions import contradictions
 from .diagnostics import Location
-from .engine_choice import AUTO, AutoOptions, Engine, EngineChoice, PartitionerBlock, compiler_option_errors
+from .engine_choice import AUTO, AutoOptions, Engine, EngineChoice, compiler_option_errors
 from .fields import (
     ClassName,
     ClassPath,
-    CompilerArguments,
     InputName,
     MethodName,
     Name,
@@ -33,6 +32,7 @@ from .fields import (
 from .forward import Lengths, Mask
 from .frontend import Frontend
 from .manifest_values import WHOLE_NUMBERS, RequestLimits
+from .partitioner import CompilerArguments, PartitionerBlock
 from .streaming import StreamingConfig
 from .strict import Strict, as_mapping, format_value
 

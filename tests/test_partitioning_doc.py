@@ -10,9 +10,8 @@ import pytest
 from shown import blocks
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.config.engine_choice import PartitionerBlock as Written
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.config.partitioner import ANALYZE_PARAMETERS, TRACE_KWARGS, PartitionerConfig
+from torchserve_neuron_lstm.config.partitioner import AnalyzeParameters, PartitionerBlock, TraceArguments
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "partitioning.md").read_text(encoding="utf-8")
 MODEL = """
@@ -39,19 +38,18 @@ neuron_lstm:
 
 def test_the_table_has_every_option_and_its_default() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", DOCUMENT, re.MULTILINE))
-    python, written = PartitionerConfig(), Written()
-    assert list(rows) == list(Written.model_fields)
+    written = PartitionerBlock()
+    assert list(rows) == list(PartitionerBlock.model_fields)
     for name, default in rows.items():
         said = None if default == "none" else float(default)
-        assert getattr(python, name) == said
         assert (getattr(written, name) or None) == said
-    for name in (*TRACE_KWARGS, *ANALYZE_PARAMETERS):
+    for name in (*TraceArguments.model_fields, *AnalyzeParameters.model_fields):
         assert f"`{name}`" in DOCUMENT
 
 
 def test_its_yaml_is_read() -> None:
     own = "".join(f"{line}\n" for line in blocks(DOCUMENT, "yaml")[0].splitlines()[1:])
-    assert parse_config(CONFIG + own, "f").partitioner_config == Written()
+    assert parse_config(CONFIG + own, "f").partitioner_config == PartitionerBlock()
 
 
 @pytest.mark.ci

@@ -35,7 +35,10 @@ class TraceOptions:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Arguments of the compiler: a list unchanged, a string split as a shell would."""
-        return compiler_arguments(self.compiler_args or (), "compiler_args")
+        try:
+            return compiler_arguments(self.compiler_args or ())
+        except ValueError as error:
+            raise ValueError(f"compiler_args: {error}") from error
 
 
 def unsupported_options(engine: Backend, options: TraceOptions) -> list[str]:
@@ -46,10 +49,10 @@ def unsupported_options(engine: Backend, options: TraceOptions) -> list[str]:
         "compiler_python": options.compiler_python,
     }
     unsupported: list[str] = [name for name, value in requested.items() if value and name not in engine.options]
-    trace_kwargs = (options.partitioner_config and options.partitioner_config.trace_kwargs) or {}
+    trace_kwargs = (options.partitioner_config and options.partitioner_config.trace_kwargs) or ()
     return unsupported + [
         f"partitioner_config.trace_kwargs.{name}"
-        for name, value in trace_kwargs.items()
+        for name, value in trace_kwargs
         if value and name not in engine.options
     ]
 

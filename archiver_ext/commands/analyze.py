@@ -46,7 +46,7 @@ def _analyze(options: argparse.Namespace) -> None:
     from .operator_support import analyze, lower_from_files
 
     program, config = lower_from_files(options.model_file, options.config_file, options.serialized_file)
-    analyses = analyze(program, config, options.config_file.resolve().parent, options.backend)
+    analyses = analyze(program, config, options.backend)
     show(options, lambda: [one.to_json() for one in analyses], lambda console: print_analyses(analyses, console))
 
 

@@ -13,13 +13,12 @@ from ...backends.partitioning.cut_analysis import Analysis, analyze_operators
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.shapes import role_buckets
 from ...config.load import load_config
-from ...config.partitioner import PartitionerConfig
+from ...config.partitioner import PartitionerBlock
 from ...config.schema import ServingConfig
 from ...lowering import lower
 from ...lowering.errors import node_line
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
-from ..evaluation.partitioning import partitioner_config
 from ..model_class import importable
 from ..user_model import build_model, load_model
 from . import print_note
@@ -44,20 +43,18 @@ def lower_from_files(
         return lower(model, config), config
 
 
-def analyze(
-    program: LoweredModel, config: ServingConfig, directory: Path, backends: Sequence[str] | None = None
-) -> list[Analysis]:
+def analyze(program: LoweredModel, config: ServingConfig, backends: Sequence[str] | None = None) -> list[Analysis]:
     """Analyze a program in the smallest bucket, for the named engines or for all.
 
     Raises `LoadError`: there is no backend of that name.
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
     fixed = specialize(program.exported, role_buckets("sequence", config.grid)[0])
-    options = partitioner_config(config, directory) or PartitionerConfig()
+    options = config.partitioner_config or PartitionerBlock()
     return [_analysis(engine, fixed, options) for engine in engines]
 
 
-def _analysis(engine: Backend, program: ExportedProgram, options: PartitionerConfig) -> Analysis:
+def _analysis(engine: Backend, program: ExportedProgram, options: PartitionerBlock) -> Analysis:
     try:
         return analyze_operators(engine, program, options, node_line)
     except CompileError as error:

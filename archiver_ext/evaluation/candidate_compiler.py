@@ -8,20 +8,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from torch.export import ExportedProgram
 
 from ...backends.compilation.job import CompileFailure, CompileJob, CompileOutcome, CompileResult
 from ...backends.compilation.pool import CompileProcesses, compile_all
-from ...backends.exported_program import save_program
+from ...backends.exported_program import save_program, specialize
 from ...backends.interface import DEFAULTS, Backend, CompileSettings, precision_of
-from ...backends.partitioning.backend import PartitionedBackend
-from ...bucketing.shapes import BucketGrid, ProgramRole, role_buckets
-from ...config.engine_choice import TraceArguments
+from ...backends.partitioning.backend import PartitionedBackend, supported_segments
+from ...backends.partitioning.partition import PartitionError
+from ...backends.partitioning.segments import Segments
+from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
+from ...config.partitioner import PartitionerBlock, TraceArguments
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
 from ..archive import layout
+from ..errors import PackagingError
 from ..progress import show_progress
 from .candidate import Candidate, RejectedEngine, make_candidate
-from .partitioning import partitioner_config, with_cpu_fallback
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,13 @@ class CandidateCompiler:
     def candidate(self, engine: Backend) -> Candidate:
         """Pair an engine with its programs, and with the CPU where the YAML allows that and it is needed."""
         candidate = self.plain_candidate(engine)
-        options = partitioner_config(self.config, self.config_directory)
+        options = self.config.partitioner_config
         if options is None:
             return candidate
+        options = options.model_copy(update={"trace_kwargs": None})  # they are among the compiler's settings
         parts = candidate.program.parts
         examples = {role: (program, role_buckets(role, self.config.grid)[0]) for role, program in parts.items()}
-        return replace(candidate, engine=with_cpu_fallback(engine, examples, options))
+        return replace(candidate, engine=_with_cpu_fallback(engine, examples, options))
 
     def plain_candidate(self, engine: Backend) -> Candidate:
         """Pair an engine with its programs."""
@@ -102,6 +106,30 @@ class CandidateCompiler:
             args=arguments or (),
             python=None if config.compiler_python is None else directory / config.compiler_python,
         )
+
+
+def _with_cpu_fallback(
+    engine: Backend,
+    programs: Mapping[ProgramRole, tuple[ExportedProgram, Bucket]],
+    config: PartitionerBlock,
+) -> Backend:
+    """Return the engine if it supports every operator of every program, else a partitioned one.
+
+    Each program is examined in the bucket beside it.
+
+    Raises `PackagingError`: the segments violate the limits of `config`.
+    """
+    found = [_segments(engine, program, bucket, config) for program, bucket in programs.values()]
+    whole = all(segment.place == "device" for segments in found for segment in segments.segments)
+    return engine if whole else PartitionedBackend(engine, config)
+
+
+def _segments(engine: Backend, program: ExportedProgram, bucket: Bucket, config: PartitionerBlock) -> Segments:
+    fixed = specialize(program, bucket)
+    try:
+        return supported_segments(engine, fixed, config)
+    except PartitionError as error:
+        raise PackagingError(f"neuron_lstm.partitioner_config.{error}") from error
 
 
 def compile_jobs(

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.file_errors import describe_file_error, is_of_the_disk
-from ...config.partitioner import PartitionerConfig
+from ...config.partitioner import PartitionerBlock
 from .. import recurrent_operators  # noqa: F401 - registers the operators that programs call
 from ..interface import DEFAULTS, CompileError, CompileSettings
 from ..partitioning.backend import PartitionedBackend
@@ -32,7 +32,7 @@ class CompileJob:
     """A file that `save_program` wrote."""
     directory: Path
     settings: CompileSettings = DEFAULTS
-    partitioner: PartitionerConfig | None = None
+    partitioner: PartitionerBlock | None = None
     """Options of graph partitioning; None if the engine runs the whole program."""
 
     def __str__(self) -> str:

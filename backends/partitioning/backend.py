@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import write_json
-from ...config.partitioner import PartitionerConfig
+from ...config.partitioner import PartitionerBlock, TraceArguments
 from ..eager import Eager
 from ..exported_program import specialize
 from ..interface import (
@@ -41,7 +41,7 @@ class PartitionedBackend(Backend):
     polymorphic = False
     any_shape = False
 
-    def __init__(self, engine: Backend, config: PartitionerConfig | None = None) -> None:
+    def __init__(self, engine: Backend, config: PartitionerBlock | None = None) -> None:
         """Wrap `engine`; `config` has the partitioner's options, None: the defaults."""
         self.engine, self.config = engine, config
         self.name = engine.name
@@ -70,7 +70,7 @@ class PartitionedBackend(Backend):
     ) -> None:
         """Partition the program for one bucket and write each segment into a separate directory."""
         assert bucket is not None  # it is not polymorphic
-        config = self.config or PartitionerConfig()
+        config = self.config or PartitionerBlock()
         fixed = specialize(program, bucket)
         try:
             segments = supported_segments(self.engine, fixed, config)
@@ -119,7 +119,7 @@ class PartitionedBackend(Backend):
         return load_compiled(self.engine, directory, weights, host, threads)
 
 
-def supported_segments(engine: Backend, fixed: ExportedProgram, config: PartitionerConfig) -> Segments:
+def supported_segments(engine: Backend, fixed: ExportedProgram, config: PartitionerBlock) -> Segments:
     """Partition a program of fixed sizes by the operators that the engine supports.
 
     Raises `PartitionError`: the segments violate the limits of `config`.
@@ -135,10 +135,11 @@ def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:
     return replace(settings, workdir=workdir)
 
 
-def _overridden(settings: CompileSettings, config: PartitionerConfig) -> CompileSettings:
+def _overridden(settings: CompileSettings, config: PartitionerBlock) -> CompileSettings:
     """Override the settings of the whole program with `trace_kwargs`."""
+    own = config.trace_kwargs or TraceArguments()
     return replace(
         settings,
-        workdir=config.compiler_workdir or settings.workdir,
-        args=settings.args if config.compiler_args is None else config.compiler_args,
+        workdir=settings.workdir if own.compiler_workdir is None else Path(own.compiler_workdir),
+        args=settings.args if own.compiler_args is None else own.compiler_args,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...config.partitioner import PartitionerConfig
+from ...config.partitioner import PartitionerBlock
 from ..interface import Backend
 from .operator_names import operators_of, queried_operators, torch_operator_name
 
@@ -73,7 +73,7 @@ class Analysis:
 def analyze_operators(
     engine: Backend,
     program: torch.export.ExportedProgram,
-    config: PartitionerConfig,
+    config: PartitionerBlock,
     source_line: Callable[[torch.fx.Node], str | None],
 ) -> Analysis:
     """Find the operators of a program of fixed sizes that an engine supports.

@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
-from ...config.partitioner import PartitionerConfig
+from ...config.partitioner import PartitionerBlock
 from ..exported_program import is_assertion, quiet
 from ..interface import CompileError
 
@@ -42,7 +42,7 @@ def operator_names(node: Node) -> frozenset[str]:
     return frozenset({operator_name(node), torch_operator_name(node)})
 
 
-def queried_operators(operators: Iterable[Node], config: PartitionerConfig) -> list[Node]:
+def queried_operators(operators: Iterable[Node], config: PartitionerBlock) -> list[Node]:
     """Return the operators that an engine is queried about."""
     return [node for node in operators if not operator_names(node) & config.ignored]
 

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 
-from ...config.partitioner import UNLIMITED, PartitionerConfig
+from ...config.partitioner import UNLIMITED, PartitionerBlock
 from ..exported_program import is_assertion
 from ..interface import CompileError
 from .operator_names import operator_names, operators_of, queried_operators, torch_operator_name
@@ -34,7 +34,7 @@ class PartitionError(ValueError):
     """The segments violate an option of the partitioner. The message names the option, and what to do."""
 
 
-def partition(program: ExportedProgram, supported: Supported, config: PartitionerConfig | None = None) -> Segments:
+def partition(program: ExportedProgram, supported: Supported, config: PartitionerBlock | None = None) -> Segments:
     """Partition a program of fixed sizes between an engine and the CPU.
 
     `supported` is called for each operator that `config` does not name itself.
@@ -42,13 +42,13 @@ def partition(program: ExportedProgram, supported: Supported, config: Partitione
     Raises `PartitionError`: the segments violate an option of `config`.
     Raises `CompileError`: the program has control flow, or writes to its buffers.
     """
-    config = config or PartitionerConfig()
+    config = config or PartitionerBlock()
     graph = _graph_of(program)
     operators = operators_of(graph)
     support = {node: supported(node) for node in queried_operators(operators, config)}
     _check_support(support, config)
     on_cpu = {node for node, is_supported in support.items() if not is_supported}
-    on_cpu |= {node for node in operators if operator_names(node) & config.on_cpu}
+    on_cpu |= {node for node in operators if operator_names(node).intersection(config.ops_to_partition)}
     copies = _with_outputs_computed(graph)
     if on_cpu and on_cpu.issuperset(operators):
         on_cpu |= copies  # the engine would have nothing else
@@ -88,7 +88,7 @@ def _with_outputs_computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     return copies
 
 
-def _check_support(support: Mapping[torch.fx.Node, bool], config: PartitionerConfig) -> None:
+def _check_support(support: Mapping[torch.fx.Node, bool], config: PartitionerBlock) -> None:
     share = sum(support.values()) / len(support) if support else 1.0
     if share < config.model_support_percentage_threshold:
         names = sorted({torch_operator_name(node) for node, is_supported in support.items() if not is_supported})
@@ -99,7 +99,7 @@ def _check_support(support: Mapping[torch.fx.Node, bool], config: PartitionerCon
         )
 
 
-def _check_segments(segments: Sequence[Segment], config: PartitionerConfig) -> None:
+def _check_segments(segments: Sequence[Segment], config: PartitionerBlock) -> None:
     if config.max_subgraph_count != UNLIMITED and len(segments) > config.max_subgraph_count:
         raise PartitionError(
             f"max_subgraph_count: the program has {len(segments)} segments ({_listed(segments)}), and at most "

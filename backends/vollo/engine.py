@@ -87,7 +87,7 @@ class Vollo(_Installed):
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the device's programs and the segments of the CPU."""
-        from ...config.partitioner import PartitionerConfig
+        from ...config.partitioner import PartitionerBlock
         from ..exported_program import specialize
         from ..partitioning.backend import PartitionedBackend
         from .compiler import accelerator_config
@@ -102,7 +102,7 @@ class Vollo(_Installed):
         reject_recurrences(program)
         fixed = rewrite_program(specialize(program, bucket))
         reject_operators(fixed, program)
-        config = PartitionerConfig(model_support_percentage_threshold=0)
+        config = PartitionerBlock(model_support_percentage_threshold=0)
         try:
             PartitionedBackend(_Device(), config).compile(fixed, bucket, directory, settings)
         except CompileError as error:

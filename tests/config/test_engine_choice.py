@@ -10,8 +10,8 @@ import yaml
 
 from torchserve_neuron_lstm.archiver_ext.commands.schema import json_schema
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
-from torchserve_neuron_lstm.config.engine_choice import PartitionerBlock
 from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.partitioner import PartitionerBlock
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
 from .config_texts import problems, small_block

@@ -48,7 +48,6 @@ READS_MANIFEST = (
     "config/own_model.py",
     "config/json_codec.py",
     "config/manifest_values.py",
-    "config/partitioner.py",
 )
 
 SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", *READS_MANIFEST, "config/__init__.py")

@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.backends.partitioning.operator_names import operator
 from torchserve_neuron_lstm.backends.partitioning.partition import PartitionError, partition
 from torchserve_neuron_lstm.backends.partitioning.segments import Segments
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
+from torchserve_neuron_lstm.config.partitioner import PartitionerConfig, TraceArguments
 
 ANYTHING = PartitionerConfig(model_support_percentage_threshold=0)
 FEATURES, WIDTH = 6, 4
@@ -221,29 +221,29 @@ def test_a_program_that_writes_to_its_buffers_is_refused() -> None:
 
 
 WRONG: Sequence[tuple[Mapping[str, Any], str]] = (
-    ({"model_support_percentage_threshold": 50}, "expected a number from 0 to 1, got 50"),
-    ({"model_support_percentage_threshold": True}, "expected a number from 0 to 1, got True"),
+    ({"model_support_percentage_threshold": 50}, "model_support_percentage_threshold: expected 1.0 or less, got 50"),
+    ({"model_support_percentage_threshold": True}, "model_support_percentage_threshold: expected a number, got true"),
     ({"min_subgraph_size": 0}, "min_subgraph_size: expected -1"),
     ({"min_subgraph_size": -2}, "min_subgraph_size: expected -1"),
     ({"max_subgraph_count": 0}, "max_subgraph_count: expected -1"),
     ({"max_subgraph_count": 1.5}, "max_subgraph_count: expected -1"),
-    ({"ops_to_partition": "aten::sort"}, "ops_to_partition: expected a set"),
-    ({"ops_to_partition": {"sort"}}, "ops_to_partition: expected an operator as in aten::sort, got 'sort'"),
-    ({"ops_to_partition": {"1x::2\u00e9"}}, "ops_to_partition: expected an operator as in aten::sort, got '1x::2"),
-    ({"trace_kwargs": {"inline_weights_to_neff": False}}, "trace_kwargs: 'inline_weights_to_neff' is not a key here"),
+    ({"ops_to_partition": "aten::sort"}, "ops_to_partition: expected a list, got the text"),
+    ({"ops_to_partition": {"sort"}}, "ops_to_partition.0.: expected an operator as in aten::sort, got 'sort'"),
+    ({"ops_to_partition": {"1x::2\u00e9"}}, "ops_to_partition.0.: expected an operator as in aten::sort, got '1x::2"),
+    ({"trace_kwargs": {"inline_weights_to_neff": False}}, "trace_kwargs.inline_weights_to_neff: is not a key here"),
     ({"trace_kwargs": {"compiler_args": 3}}, "compiler_args: expected a text"),
     (
         {"trace_kwargs": {"compiler_args": "--target 'inf2"}},
-        "trace_kwargs: compiler_args: expected arguments as a shell takes them, got .*No closing quotation",
+        "trace_kwargs.compiler_args: expected arguments as a shell takes them, got .*No closing quotation",
     ),
-    ({"trace_kwargs": "-O1"}, "trace_kwargs: expected a dict"),
+    ({"trace_kwargs": "-O1"}, "trace_kwargs: expected a mapping of keys, got the text"),
     (
         {"analyze_parameters": {"is_hf_transformers": True}},
-        "analyze_parameters: 'is_hf_transformers' is not a key here",
+        "analyze_parameters.is_hf_transformers: is not a key here",
     ),
     ({"analyze_parameters": {"max_workers": 0}}, "max_workers: expected 1 or more, got 0"),
-    ({"analyze_parameters": {"additional_ignored_ops": {"sort"}}}, "additional_ignored_ops: expected an operator"),
-    ({"analyze_parameters": {"additional_ignored_ops": ["aten::2"]}}, "additional_ignored_ops: expected an operator"),
+    ({"analyze_parameters": {"additional_ignored_ops": {"sort"}}}, "additional_ignored_ops.0.: expected an operator"),
+    ({"analyze_parameters": {"additional_ignored_ops": ["aten::2"]}}, "0.: expected an operator"),
 )
 
 
@@ -260,6 +260,4 @@ def test_options_are_given_by_name_alone() -> None:
 
 def test_arguments_of_the_compiler_are_split_as_a_shell_would() -> None:
     text = PartitionerConfig(trace_kwargs={"compiler_args": "--target 'inf2 x' -O1"})
-    assert text.compiler_args == ("--target", "inf2 x", "-O1")
-    assert PartitionerConfig(trace_kwargs={"compiler_args": ["-O1"]}).compiler_args == ("-O1",)
-    assert PartitionerConfig().compiler_args is None
+    assert text.trace_kwargs == TraceArguments(compiler_args=("--target", "inf2 x", "-O1"))
