@@ -134,13 +134,10 @@ def _find_target(options: argparse.Namespace) -> Target:
 
 
 def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Target) -> Proposal:
-    from .tuning.grid_evaluation import plan_sample
     from .tuning.proposal import propose
 
-    planner = target.planner() if target.engine.padding == "call" and target.costs else None
-    planned = None if planner is None else plan_sample(histogram, planner, target.batches[-1], target.longest)
     try:
-        return propose(histogram, target, planned, count=options.count, longest=options.longest)
+        return propose(histogram, target, count=options.count, longest=options.longest)
     except ValueError as error:
         raise PackagingError(str(error)) from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import PlannedWork
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.page import html_page
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import Proposal, propose
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target
@@ -51,8 +50,7 @@ def ragged_page() -> TunedPage:
 def dynamic_page() -> TunedPage:
     """An archive whose engine pads a call to its longest sequence."""
     target = _target(EnginePadding("onnxruntime", "call"), _COSTS)
-    planned = PlannedWork(computed_per_useful=1.25, milliseconds=0.3)
-    return _page(target, propose(HISTOGRAM, target, planned))
+    return _page(target, propose(HISTOGRAM, target))
 
 
 def bare_page() -> TunedPage:

@@ -1,20 +1,12 @@
-"""Evaluation of bucket lengths: what an engine computes with them for a histogram, and in which time.
-
-The work of an engine that pads a call to its longest sequence depends on the sequences that share a call. So batches
-are drawn from the observed lengths, and planned as the archive plans them.
-"""
+"""Evaluation of bucket lengths: what an engine computes with them for a histogram, and in which time."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ....bucketing.bucket_lengths import Histogram, PaddingStats, clip_histogram, mean_cost, padding_stats
-from ....bucketing.cost import CostModel
-from ....bucketing.planner import Planner
-from ....bucketing.shapes import Bucket
 from .target import Target
 from .time_padding import TimePadding
 
@@ -30,7 +22,7 @@ class GridEvaluation:
     useful: int
     """Real timesteps of the sequences that are served."""
     computed: int | None
-    """Timesteps, padding included. None if they depend on the batches, and no costs are known to plan these."""
+    """Timesteps, padding included. None if they depend on the batches, as the milliseconds do then."""
     refused: int
     """Number of sequences that are too long; the other figures exclude them."""
     milliseconds: float | None
@@ -60,13 +52,8 @@ class GridEvaluation:
         }
 
 
-def evaluate_grid(
-    name: str, lengths: Sequence[int], histogram: Histogram, target: Target, planned: PlannedWork | None
-) -> GridEvaluation:
-    """Return what the engine computes with these lengths for the sequences of the histogram.
-
-    `planned` is the work of planned batches, for an engine that pads to the longest sequence of a call.
-    """
+def evaluate_grid(name: str, lengths: Sequence[int], histogram: Histogram, target: Target) -> GridEvaluation:
+    """Return what the engine computes with these lengths for the sequences of the histogram."""
     last, held = lengths[-1], tuple(lengths)
     if target.serves_longer and not target.engine.lengths_matter:
         last = max(last, target.longest)
@@ -77,8 +64,7 @@ def evaluate_grid(
     computed: int | None = stats.computed
     milliseconds = None if target.cost_of_length is None else mean_cost(seen, held, target.cost_of_length)
     if target.engine.padding == "call":
-        computed = None if planned is None else round(stats.useful * planned.computed_per_useful)
-        milliseconds = None if planned is None else planned.milliseconds
+        computed = milliseconds = None
     return GridEvaluation(name, tuple(lengths), last, stats.useful, computed, stats.refused, milliseconds)
 
 
@@ -92,55 +78,18 @@ class BucketUse:
     """Real timesteps."""
     padded: int | None
     """Timesteps of padding that are computed for them; None if that depends on the batches."""
-    milliseconds: float | None
-    """Milliseconds of a full call of the largest batch size; None if nothing was measured."""
 
 
-def bucket_uses(
-    histogram: Histogram, lengths: Sequence[int], padding: TimePadding, costs: Mapping[Bucket, float], rows: int
-) -> tuple[BucketUse, ...]:
+def bucket_uses(histogram: Histogram, lengths: Sequence[int], padding: TimePadding) -> tuple[BucketUse, ...]:
     """Total the sequences of each bucket length; those that no length holds are left out.
 
-    >>> [(use.sequences, use.padded) for use in bucket_uses({3: 2, 9: 1}, (4, 10), "bucket", {}, rows=8)]
+    >>> [(use.sequences, use.padded) for use in bucket_uses({3: 2, 9: 1}, (4, 10), "bucket")]
     [(2, 2), (1, 1)]
     """
-    model = CostModel(costs) if costs else None
     uses = []
     for below, length in zip((0, *lengths), lengths, strict=False):
         own = {steps: number for steps, number in histogram.items() if below < steps <= length}
         useful = sum(steps * number for steps, number in own.items())
         padded = {"bucket": length * sum(own.values()) - useful, "none": 0, "call": None}[padding]
-        milliseconds = None if model is None else model.of(Bucket(rows, length))
-        uses.append(BucketUse(length, sum(own.values()), useful, padded, milliseconds))
+        uses.append(BucketUse(length, sum(own.values()), useful, padded))
     return tuple(uses)
-
-
-_BATCHES = 32
-
-
-@dataclass(frozen=True)
-class PlannedWork:
-    """Work of an archive for full batches of the observed lengths."""
-
-    computed_per_useful: float
-    """Computed timesteps, padding included, for each real one."""
-    milliseconds: float
-    """Mean milliseconds of a sequence."""
-
-
-def plan_sample(histogram: Histogram, planner: Planner, rows: int, longest: int) -> PlannedWork | None:
-    """Plan batches of `rows` sequences, drawn from those of up to `longest` timesteps.
-
-    The same arguments draw the same batches. None if there is no such sequence.
-    """
-    served = {length: number for length, number in sorted(histogram.items()) if length <= longest and number}
-    if not served:
-        return None
-    generator = random.Random(0)  # noqa: S311 - a sample, not a secret
-    batches = [generator.choices(list(served), list(served.values()), k=rows) for _ in range(_BATCHES)]
-    plans = [planner.plan(lengths) for lengths in batches]
-    useful = sum(map(sum, batches))
-    return PlannedWork(
-        computed_per_useful=sum(plan.computed_timesteps for plan in plans) / useful,
-        milliseconds=sum(plan.milliseconds(planner.cost) for plan in plans) / (rows * _BATCHES),
-    )

@@ -10,7 +10,7 @@ from html import escape
 
 from .grid_evaluation import BucketUse, bucket_uses
 from .lengths_drawing import draw_lengths
-from .proposal import Proposal, counted, explanation, padding_percent, result, summary, timesteps
+from .proposal import Proposal, explanation, padding_percent, result, summary, timesteps
 from .target import Target
 
 _HEAD = """\
@@ -37,8 +37,7 @@ def html_page(proposal: Proposal, target: Target, subject: str) -> str:
         f"<header>\n<h1>{escape(title)}</h1>",
         *_lead(proposal, target),
         "</header>\n<main>",
-        *_lengths(proposal, target),
-        *_costs(target),
+        *_lengths(proposal),
         "</main>",
     ]
     return _HEAD.format(title=escape(title), style=_STYLE) + "\n".join(parts) + "\n</body>\n</html>\n"
@@ -53,8 +52,7 @@ def _lead(proposal: Proposal, target: Target) -> Iterator[str]:
     for grid in proposal.distinct_grids:
         yield _card(padding_percent(grid.ratio), f"padding, {grid.name} lengths")
     if proposal.proposed.milliseconds is not None:
-        batch = "planned batches" if proposal.padding == "call" else "a full call"
-        yield _card(f"{milliseconds(proposal.proposed.milliseconds)} ms", f"for a sequence in {batch}, as proposed")
+        yield _card(f"{milliseconds(proposal.proposed.milliseconds)} ms", "for a sequence in a full call, as proposed")
     yield _card(target.engine.engine or "not known", "engine")
     if target.batches:
         yield _card(", ".join(map(str, target.batches)), "rows of the buckets")
@@ -69,33 +67,15 @@ def _card(figure: str, name: str) -> str:
     return f"<li><strong>{escape(figure)}</strong><span>{escape(name)}</span></li>"
 
 
-def _lengths(proposal: Proposal, target: Target) -> Iterator[str]:
+def _lengths(proposal: Proposal) -> Iterator[str]:
     yield "<section>\n<h2>Lengths and padding</h2>"
     yield "<p>The area of a bar, not its height, shows the timesteps. Vertical lines are the bucket lengths.</p>"
     yield _key(useful="real timesteps", **({"padded": "padding"} if proposal.padding == "bucket" else {}))
     yield f"<figure>\n{draw_lengths(proposal)}\n</figure>"
     yield _grids_table(proposal)
-    measured = {bucket.length for bucket in target.costs if bucket.batch == target.batches[-1]}
     for grid in proposal.distinct_grids:
-        rows = target.batches[-1] if target.batches else 1
-        uses = bucket_uses(proposal.histogram, grid.counted_up_to, proposal.padding, target.costs, rows)
-        yield _buckets_table(f"Buckets, {grid.name} lengths", uses, measured)
-    if target.costs:
-        full = counted(target.batches[-1], "row")
-        yield f'<p class="faint">A full call has {full}. * interpolated between measured calls.</p>'
-    yield "</section>"
-
-
-def _costs(target: Target) -> Iterator[str]:
-    yield "<section>\n<h2>Milliseconds of a call</h2>"
-    if target.costs:
-        yield "<p>As packaging or calibration measured them, with every row at its full length.</p>"
-        calls = (
-            (str(bucket.batch), str(bucket.length), milliseconds(ms)) for bucket, ms in sorted(target.costs.items())
-        )
-        yield _table("Measured calls", ("rows", "timesteps", "ms"), calls)
-    else:
-        yield "<p>Not known: an archive has them. Give it with --archive.</p>"
+        uses = bucket_uses(proposal.histogram, grid.counted_up_to, proposal.padding)
+        yield _buckets_table(f"Buckets, {grid.name} lengths", uses)
     yield "</section>"
 
 
@@ -184,9 +164,8 @@ def _grids_table(proposal: Proposal) -> str:
     return _table("Both grids" if proposal.current else "The grid", heads, rows)
 
 
-def _buckets_table(name: str, uses: Sequence[BucketUse], measured: Iterable[int]) -> str:
-    """Return a row for each bucket length. `measured` are the lengths whose milliseconds are not interpolated."""
-    known = set(measured)
+def _buckets_table(name: str, uses: Sequence[BucketUse]) -> str:
+    """Return a row for each bucket length."""
     rows = (
         (
             str(use.length),
@@ -194,13 +173,10 @@ def _buckets_table(name: str, uses: Sequence[BucketUse], measured: Iterable[int]
             f"{use.useful:,}",
             timesteps(use.padded),
             _share(use),
-            *([] if use.milliseconds is None else [milliseconds(use.milliseconds) + " *" * (use.length not in known)]),
         )
         for use in uses
     )
-    costs = [] if any(use.milliseconds is None for use in uses) else ["ms of a full call"]
-    heads = ("length", "sequences", "real timesteps", "timesteps of padding", "padding", *costs)
-    return _table(name, heads, rows)
+    return _table(name, ("length", "sequences", "real timesteps", "timesteps of padding", "padding"), rows)
 
 
 def milliseconds(value: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....bucketing.bucket_lengths import Histogram, clip_histogram, optimal_lengths
 from ...report_parts import make_table, print_lines
-from .grid_evaluation import GridEvaluation, PlannedWork, evaluate_grid
+from .grid_evaluation import GridEvaluation, evaluate_grid
 from .target import Target
 from .time_padding import TimePadding
 
@@ -66,7 +66,6 @@ class Proposal:
 def propose(
     histogram: Histogram,
     target: Target = _UNKNOWN,
-    planned: PlannedWork | None = None,
     *,
     count: int | None = None,
     longest: int | None = None,
@@ -89,8 +88,8 @@ def propose(
     lengths = optimal_lengths(accepted, count or len(current) or _DEFAULT_COUNT)
     if not target.engine.lengths_matter and current and count is None:
         lengths = (*(length for length in current if length < longest), longest)
-    today = evaluate_grid("current", current, histogram, target, planned) if current else None
-    proposed = evaluate_grid("proposed", lengths, histogram, target, planned)
+    today = evaluate_grid("current", current, histogram, target) if current else None
+    proposed = evaluate_grid("proposed", lengths, histogram, target)
     return Proposal(histogram, today, proposed, target.engine.padding)
 
 
@@ -117,14 +116,9 @@ def explanation(target: Target) -> tuple[str, ...]:
     if engine.lengths_matter:
         return ()
     rows = target.batches[-1]
-    estimate = (
-        f"The padding is that of planned batches of {counted(rows, 'sequence')}"
-        if target.costs
-        else ("The padding depends on the batches; --archive estimates it")
-    )
     computes = {
         "none": f"{engine.engine} stops each row of a call at its own end: its recurrent layers compute no padding.",
-        "call": f"{engine.engine} takes every length: a call is padded to its longest sequence. {estimate}.",
+        "call": f"{engine.engine} takes every length: a call is padded to its longest sequence, so by batch.",
     }
     limits = f"up to {counted(rows, 'row')} in a call, and up to {counted(target.longest, 'timestep')} in a sequence"
     return (computes[engine.padding], f"Other bucket lengths save no time. The buckets are limits only: {limits}.")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ....bucketing.bucket_lengths import CostOfLength, cost_per_row
 from ....bucketing.cost import CostModel
-from ....bucketing.planner import Planner
-from ....bucketing.shapes import Bucket, BucketGrid
+from ....bucketing.shapes import Bucket
 from ....config.engine_choice import AUTO
 from ....config.manifest import Manifest
 from ....config.schema import ServingConfig
@@ -32,8 +31,6 @@ class Target:
     """Whether longer sequences are cut, not refused."""
     costs: Mapping[Bucket, float] = field(default_factory=dict)
     """Measured milliseconds of a call with full rows; empty without an archive."""
-    manifest: Manifest | None = None
-    """That of the archive, if one is given."""
 
     @property
     def serves_longer(self) -> bool:
@@ -44,15 +41,6 @@ class Target:
     def cost_of_length(self) -> CostOfLength | None:
         """Milliseconds of a sequence in a full call of the largest batch size; None if nothing was measured."""
         return cost_per_row(CostModel(self.costs), self.batches[-1]) if self.costs else None
-
-    def planner(self) -> Planner | None:
-        """Return the planner of the archive's batches; None without one, or if the user's code chooses the lengths."""
-        from ....handlers.runtime.loader import planner_from_manifest
-
-        if self.manifest is None or self.manifest.kernel:
-            return None
-        grid = BucketGrid(self.manifest.grid.batches, self.lengths)
-        return planner_from_manifest(replace(self.manifest, grid=grid, longest=max(self.longest, self.lengths[-1])))
 
     def notes(self) -> Iterator[str]:
         """Yield what the figures leave out or assume."""
@@ -85,7 +73,6 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
         engine=_with_other_engine(packaged.engine, config.engine),
         costs=packaged.costs,
         batches=packaged.batches,
-        manifest=manifest,
     )
 
 
@@ -115,5 +102,4 @@ def _of_archive(manifest: Manifest) -> Target:
         manifest.longest,
         manifest.overflow == "truncate",
         {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == manifest.kind},
-        manifest,
     )

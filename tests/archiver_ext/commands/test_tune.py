@@ -192,7 +192,6 @@ def test_an_archive_whose_engine_stops_each_row_has_no_padding(capsys: Capture, 
 
 
 def test_an_engine_that_takes_every_length_pads_by_batch(capsys: Capture, tmp_path: Path, folder: Path) -> None:
-    """A configuration cannot tell how much; an archive has the costs to plan batches by."""
     archive = str(make_archive(tmp_path / "archive", shapes="any"))
     (folder / "model-config.yaml").write_text(f"{CONFIG}  backend: onnxruntime\n")
 
@@ -200,8 +199,7 @@ def test_an_engine_that_takes_every_length_pads_by_batch(capsys: Capture, tmp_pa
     packaged = figures(capsys, "lengths.txt", "--archive", archive, "--longest", "8")
 
     assert (configured["pads_to"], packaged["pads_to"]) == ("call", "call")
-    assert configured["today"]["padded_share"] is None
-    assert 0 < packaged["today"]["padded_share"] < 0.6
+    assert configured["today"]["padded_share"] is packaged["today"]["padded_share"] is None
     assert packaged["today"] == packaged["proposed"]
     assert cli.main(["tune", "lengths.txt", "--config", "model-config.yaml"]) == 0
     assert "by batch" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import pytest
-from tuned_pages import HISTOGRAM, PAGES, SUBJECT, TunedPage, bare_page, bucketed_page, dynamic_page, ragged_page
+from tuned_pages import HISTOGRAM, PAGES, SUBJECT, TunedPage, bucketed_page, dynamic_page, ragged_page
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.page import html_page
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
@@ -113,19 +113,6 @@ def test_the_buckets_add_up_to_the_grid(name: str) -> None:
             assert grid.computed == grid.useful + sum(int(row[3]) for row in rows)
 
 
-def test_the_costs_are_those_of_the_archive() -> None:
-    page = bucketed_page()
-    rows = {(int(batch), int(length)): float(ms) for batch, length, ms in cells(page, "Measured calls")}
-
-    assert rows == pytest.approx(page.target.costs, rel=5e-3)
-
-
-def test_unknown_costs_are_told() -> None:
-    text = " ".join(parsed(bare_page()).text)
-
-    assert "Not known: an archive has them. Give it with --archive." in text
-
-
 def test_rows_that_stop_have_no_padding() -> None:
     page = ragged_page()
 
@@ -133,11 +120,11 @@ def test_rows_that_stop_have_no_padding() -> None:
     assert not any(one.get("class") == "padded" for one in drawings(page)[0].iter(f"{SVG}rect"))
 
 
-def test_padding_by_batch_is_an_estimate() -> None:
+def test_padding_by_batch_is_told() -> None:
     text = " ".join(parsed(dynamic_page()).text)
 
-    assert "The padding is that of planned batches of 16 sequences." in text
-    assert "20.0 % padding" in text
+    assert "a call is padded to its longest sequence, so by batch." in text
+    assert "padding by batch" in text
 
 
 @pytest.mark.parametrize("histogram", [{1: 1}, {7: 10**12}, {1: 1, 999_999_999: 1}, {1000: 1, 1001: 5}])
