@@ -6,31 +6,19 @@ Used only while packaging: archives do not contain this file.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ...bucketing.shapes import Bucket
-from ..exported_program import is_assertion, quiet, specialize
+from ..exported_program import quiet, specialize
 from ..exported_tensors import weight_names, weights_of
 from ..interface import CompileError
-from ..program_source.write import python_literal
+from ..program_source.write import graph_source
 from ..signature import signature_of
-from .source_program import OPERATORS, SourceProgram
+from .source_program import SourceProgram
 
-_CUSTOM_OPERATORS = {f"neuron_lstm.{name}.default": name for name in OPERATORS}
-_IDENTITIES = ("aten.alias.default", "aten.detach.default", "aten.lift_fresh_copy.default")
-"""Operators that return their input."""
-
-_LEGACY_OPERATORS: Mapping[str, str] = {
-    "aten._to_copy.default": "{0}.to({kwargs})",
-    "aten._unsafe_view.default": "torch.ops.aten.reshape.default({args})",
-    "aten._native_batch_norm_legit_no_training.default": (
-        "(torch.nn.functional.batch_norm({0}, {3}, {4}, {1}, {2}, False, {5}, {6}),)"
-    ),
-}
-"""Calls that old compilers support, in place of the operators that torch.export makes of them."""
+_aten = torch.ops.aten
 
 
 def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> SourceProgram:
@@ -41,70 +29,39 @@ def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> Sour
     signature = signature_of(program, bucket)
     with quiet():
         fixed = specialize(program, bucket).run_decompositions({})
+    if any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in fixed.graph.nodes):
+        raise CompileError("the program branches on data, and a traced program cannot")
     held = weight_names(fixed)
-    placeholders = [node for node in fixed.graph.nodes if node.op == "placeholder"]
-    inputs = [node for node in placeholders if node.name not in held]
-    weights = {node: held[node.name] for node in placeholders if node.name in held and node.users}
-    names = tuple(dict.fromkeys(weights.values()))
+    weights = {node: held[node.name] for node in fixed.graph.find_nodes(op="placeholder") if node.name in held}
+    names = tuple(dict.fromkeys(name for node, name in weights.items() if node.users))
     known, all_tensors = weights_of(program), weights_of(fixed)
+    for node in list(fixed.graph.nodes):
+        _use_legacy_operator(node)
+    source = graph_source(
+        fixed.graph_module, {node: f"w{names.index(name)}" if node.users else name for node, name in weights.items()}
+    )
     return SourceProgram(
-        source="\n".join(_lines(fixed, inputs, weights, names)) + "\n",
+        # Compilers trace on their own devices: new tensors must be on the device of the inputs.
+        source=source.replace("torch.device('cpu')", "tensors['device']"),
         names=names,
         extra_tensors={name: all_tensors[name] for name in names if name not in known},
         signature=signature,
     )
 
 
-def _lines(
-    program: torch.export.ExportedProgram,
-    inputs: list[torch.fx.Node],
-    weights: Mapping[torch.fx.Node, str],
-    names: tuple[str, ...],
-) -> Iterator[str]:
-    yield f"def forward({', '.join(['tensors', *map(_expression, inputs)])}):"
-    # Compilers trace on their own devices: new tensors must be on the device of the inputs.
-    yield f"    device = {_device_expression(inputs, names)}"
-    for node, name in weights.items():
-        yield f"    {_expression(node)} = tensors[{names.index(name)}]  # {name!r}"
-    for node in program.graph.nodes:
-        if node.op == "placeholder" or is_assertion(node):
-            continue
-        if node.op == "output":
-            yield f"    return ({''.join(f'{_expression(value)}, ' for value in node.args[0])})"
-        elif node.op == "call_function":
-            yield f"    {_expression(node)} = {_call(node)}"
-        else:
-            raise CompileError(f"the program branches on data ({node.target}), and a traced program cannot")
-
-
-def _device_expression(inputs: list[torch.fx.Node], names: tuple[str, ...]) -> str:
-    """Return the device of the first input, else of the first weight, else the CPU."""
-    if inputs:
-        return f"{_expression(inputs[0])}.device"
-    return "tensors[0].device" if names else "torch.device('cpu')"
-
-
-def _call(node: torch.fx.Node) -> str:
-    target = str(node.target)
-    if node.target is operator.getitem:
-        return f"{_expression(node.args[0])}[{_expression(node.args[1])}]"
-    if target in _IDENTITIES:
-        return _expression(node.args[0])
-    if not isinstance(node.target, torch._ops.OpOverload):
-        raise CompileError(f"the program branches on data ({target}), and a traced program cannot")
-    args = [_expression(value) for value in node.args]
-    kwargs = [f"{name}={'device' if name == 'device' else _expression(value)}" for name, value in node.kwargs.items()]
-    if target in _LEGACY_OPERATORS:
-        return _LEGACY_OPERATORS[target].format(*args, args=", ".join(args), kwargs=", ".join(kwargs))
-    if target == "aten.bitwise_not.default" and node.meta["val"].dtype is torch.bool:
-        return f"torch.logical_not({args[0]})"
-    return f"{_CUSTOM_OPERATORS.get(target, f'torch.ops.{target}')}({', '.join([*args, *kwargs])})"
-
-
-def _expression(value: Any) -> str:
-    """Return the Python source of an argument: of a value in the program, or of a constant."""
-    if isinstance(value, torch.fx.Node):
-        return f"v_{value.name}"  # an input may be called `torch`
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_expression, value))}]"
-    return "device" if isinstance(value, torch.device) else python_literal(value)
+def _use_legacy_operator(node: Node) -> None:
+    """Call an operator that old compilers support, in place of the one that torch.export makes of it."""
+    if node.target == _aten._to_copy.default:
+        node.target, node.args, node.kwargs = _aten.to.dtype, (node.args[0], node.meta["val"].dtype), {}
+    elif node.target == _aten._unsafe_view.default:
+        node.target = _aten.reshape.default
+    elif node.target == _aten.lift_fresh_copy.default:
+        node.target = _aten.alias.default
+    elif node.target == _aten.bitwise_not.default and node.meta["val"].dtype is torch.bool:
+        node.target = _aten.logical_not.default
+    elif node.target == _aten._native_batch_norm_legit_no_training.default:
+        *tensors, momentum, eps = node.args
+        node.target, node.args = _aten.batch_norm.default, (*tensors, False, momentum, eps, True)
+        for result in [user for user in node.users if user.target is operator.getitem]:
+            result.replace_all_uses_with(node)
+            node.graph.erase_node(result)

@@ -6,6 +6,7 @@ imports only torch (1.13 or later), and works with Python 3.8.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 
 class SourceModule(torch.nn.Module):
-    """Module that calls the function `forward(tensors, *inputs)` that `source` defines.
+    """Module that calls the function of its inputs that `program(tensors)` returns, which `source` defines.
 
     Each of `tensors` is a parameter, under a name without dots. `operators` are the functions that `source` calls.
     """
@@ -25,10 +26,12 @@ class SourceModule(torch.nn.Module):
         self._names: Sequence[str] = tuple(tensors)
         for name, tensor in tensors.items():
             self.register_parameter(name, torch.nn.Parameter(tensor, requires_grad=False))
-        namespace: dict[str, Any] = {"torch": torch, **operators}
-        exec(compile(source, "<program>", "exec"), namespace)  # noqa: S102 - written by `source_program.py`
-        self._function: Callable[..., tuple[torch.Tensor, ...]] = namespace["forward"]
+        namespace: dict[str, Any] = {"torch": torch, "math": math, **operators}
+        exec(compile(source, "<program>", "exec"), namespace)  # noqa: S102 - written by `source_export.py`
+        self._program: Callable[..., Callable[..., tuple[torch.Tensor, ...]]] = namespace["program"]
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the outputs in order."""
-        return self._function([getattr(self, name) for name in self._names], *inputs)
+        tensors = {name: getattr(self, name) for name in self._names}
+        device = next((tensor.device for tensor in (*inputs, *tensors.values())), torch.device("cpu"))
+        return self._program({**tensors, "device": device})(*inputs)

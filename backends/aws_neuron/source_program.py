@@ -14,13 +14,21 @@ from typing import Any
 
 import torch
 
+from .. import row_orders
 from ..interface import Weights
 from ..signature import Signature
 from . import unrolled
 from .source_module import SourceModule
 
-OPERATORS: Mapping[str, Callable[..., Any]] = {"lstm": unrolled.lstm, "rnn": unrolled.rnn}
-"""Functions that the source calls beside torch: recurrences, which a compiler unrolls while it traces."""
+OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "lstm": unrolled.lstm,
+    "rnn": unrolled.rnn,
+    "positions": row_orders.positions,
+}
+"""Functions that the source calls beside torch.
+
+A compiler unrolls recurrences while it traces. The order of each row is for the CPU alone.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class SourceProgram:
     """A program as Python source, for exactly the sizes of its signature."""
 
     source: str
-    """Definition of `forward(tensors, *inputs)`."""
+    """Definition of `program(tensors)`, which returns a function of the inputs."""
     names: tuple[str, ...]
     """Tensors that it takes, by their names in the model's state dict and among its constants."""
     extra_tensors: dict[str, torch.Tensor]
