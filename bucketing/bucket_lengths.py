@@ -18,9 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from .cost import CostModel
-from .shapes import Bucket
-
 Histogram = Mapping[int, int]
 """Number of sequences by length in timesteps. A count of 0 can make a length the longest without affecting costs."""
 
@@ -29,15 +26,6 @@ CostOfLength = Callable[[int], float]
 
 _SLACK = 8  # timesteps: about the overhead of a call, so padding by as many hardly matters
 _HALVINGS = 64
-
-
-def cost_per_row(cost: CostModel, rows: int) -> CostOfLength:
-    """Return the milliseconds of one sequence in a call of `rows` rows.
-
-    >>> cost_per_row(CostModel({Bucket(8, 10): 2.0, Bucket(8, 30): 4.0}), rows=8)(20)
-    0.375
-    """
-    return lambda length: cost.of(Bucket(rows, length)) / rows
 
 
 def geometric_lengths(longest: int, count: int, slack: int = _SLACK) -> tuple[int, ...]:

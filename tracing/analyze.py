@@ -48,14 +48,7 @@ def analyze(
 
     Raises `LoweringError`, `CompileError`, `LoadError`, `ValueError`, `TypeError`: as `trace`.
     """
-    parameters = {
-        "compiler_workdir": compiler_workdir,
-        "additional_ignored_ops": additional_ignored_ops,
-        "max_workers": max_workers,
-    }
-    config = PartitionerConfig(
-        analyze_parameters={name: value for name, value in parameters.items() if value is not None}
-    )
+    config = PartitionerConfig(analyze_parameters={"additional_ignored_ops": tuple(additional_ignored_ops or ())})
     engine = select_engines(AUTO, TraceOptions())[0] if backend == AUTO else get_backend(backend)
     program = export_function(func, example_inputs).program
     fixed = specialize(program, program_bucket(program))

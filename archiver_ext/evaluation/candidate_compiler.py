@@ -14,9 +14,8 @@ from ...backends.compilation.job import CompileFailure, CompileJob, CompileOutco
 from ...backends.compilation.pool import CompileProcesses, compile_all
 from ...backends.exported_program import save_program, specialize
 from ...backends.interface import DEFAULTS, Backend, CompileSettings, precision_of
-from ...backends.partitioning.backend import PartitionedBackend, supported_segments
-from ...backends.partitioning.partition import PartitionError
-from ...backends.partitioning.segments import Segments
+from ...backends.partitioning.backend import PartitionedBackend
+from ...backends.partitioning.partition import PartitionError, partition
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
 from ...config.partitioner import PartitionerBlock, TraceArguments
 from ...config.schema import ServingConfig
@@ -119,17 +118,14 @@ def _with_cpu_fallback(
 
     Raises `PackagingError`: the segments violate the limits of `config`.
     """
-    found = [_segments(engine, program, bucket, config) for program, bucket in programs.values()]
-    whole = all(segment.place == "device" for segments in found for segment in segments.segments)
-    return engine if whole else PartitionedBackend(engine, config)
-
-
-def _segments(engine: Backend, program: ExportedProgram, bucket: Bucket, config: PartitionerBlock) -> Segments:
-    fixed = specialize(program, bucket)
     try:
-        return supported_segments(engine, fixed, config)
+        divided = [
+            partition(specialize(*pair), lambda node: not engine.refusal(node), config) for pair in programs.values()
+        ]
     except PartitionError as error:
         raise PackagingError(f"neuron_lstm.partitioner_config.{error}") from error
+    is_whole = all(segment.place == "device" for program in divided for segment in program.segments)
+    return engine if is_whole else PartitionedBackend(engine, config)
 
 
 def compile_jobs(

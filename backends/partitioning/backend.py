@@ -32,7 +32,7 @@ from ..signature import signature_of, write_signature
 from ..versions import LOWEST_TORCH, release
 from .partition import PartitionError, partition
 from .partitioned_program import SEGMENTS, SegmentList, device_folders, load_compiled, segment_directory
-from .segments import Segment, Segments
+from .segments import Segment
 
 
 class PartitionedBackend(Backend):
@@ -73,7 +73,7 @@ class PartitionedBackend(Backend):
         config = self.config or PartitionerBlock()
         fixed = specialize(program, bucket)
         try:
-            segments = supported_segments(self.engine, fixed, config)
+            segments = partition(fixed, lambda node: self.engine.refusal(node) is None, config)
         except PartitionError as error:
             raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
@@ -117,14 +117,6 @@ class PartitionedBackend(Backend):
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load every segment."""
         return load_compiled(self.engine, directory, weights, host, threads)
-
-
-def supported_segments(engine: Backend, fixed: ExportedProgram, config: PartitionerBlock) -> Segments:
-    """Partition a program of fixed sizes by the operators that the engine supports.
-
-    Raises `PartitionError`: the segments violate the limits of `config`.
-    """
-    return partition(fixed, lambda node: engine.refusal(node) is None, config)
 
 
 def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:

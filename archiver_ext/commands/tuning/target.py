@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ....bucketing.bucket_lengths import CostOfLength, cost_per_row
+from ....bucketing.bucket_lengths import CostOfLength
 from ....bucketing.cost import CostModel
 from ....bucketing.shapes import Bucket
 from ....config.engine_choice import AUTO
@@ -40,7 +40,10 @@ class Target:
     @property
     def cost_of_length(self) -> CostOfLength | None:
         """Milliseconds of a sequence in a full call of the largest batch size; None if nothing was measured."""
-        return cost_per_row(CostModel(self.costs), self.batches[-1]) if self.costs else None
+        if not self.costs:
+            return None
+        cost, rows = CostModel(self.costs), self.batches[-1]
+        return lambda length: cost.of(Bucket(rows, length)) / rows
 
     def notes(self) -> Iterator[str]:
         """Yield what the figures leave out or assume."""
