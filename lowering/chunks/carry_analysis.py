@@ -22,7 +22,7 @@ from ..graph_calls import argument, dims_argument, display_name, operator_name
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
 from .carry_source import CarryKind, CarrySource
 from .past_timesteps import PastReads
-from .scans import find_write, is_scan, scan_of
+from .scans import is_scan, scan_of
 from .timestep_rules import (
     COMPARISONS,
     FACTORIES,
@@ -79,8 +79,6 @@ def find_carried_values(
     for spec in inputs:
         if spec.batch_dim is None:
             raise NotChunkable(f"input {spec.name} has no batch dimension")
-    if (write := find_write(exported)) is not None:
-        raise NotChunkable(f"{operator_name(write)} writes into a tensor{at_line(write)}")
     before = timesteps_before(exported, inputs)
     walk = _Walk(TaintMap(symbolic_sizes(exported, inputs), user_inputs(exported)[-1]), before)
     for node in exported.graph.nodes:

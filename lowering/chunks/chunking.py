@@ -13,16 +13,18 @@ from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, CarriedValue, DType, TensorSpec
 from ..errors import at_line
+from ..exporter.export import NEED_CELL
 from ..exporter.subgraph import SubgraphBuilder
 from ..outputs import axis_of, output_nodes, symbolic_sizes
 from ..program import ChunkPrograms
 from .carry_analysis import NotChunkable, find_carried_values, timesteps_before
 from .carry_source import CarrySource, initial_value_node
-from .past_calls import PastCall, timesteps_of_rows
+from .past_calls import Copies, PastCall, replaced_arguments, timesteps_of_rows
 from .scans import is_scan
 from .timestep_rules import constant_value
 
@@ -144,7 +146,6 @@ class _ProgramBuilder:
                 states.setdefault(carry.node, []).append(value)
         for node, values in states.items():
             _start_from(builder, node, values)
-        builder.keep_cell_states()
         wanted = [*self.step_outputs, *(carry.node for carry in self.carries)]
         steps = builder.copy_nodes(wanted)[: len(self.step_outputs)]  # all at once, which keeps the order of the graph
         after = [
@@ -182,12 +183,16 @@ class _ProgramBuilder:
 
 
 def _start_from(builder: SubgraphBuilder, recurrence: torch.fx.Node, states: Sequence[torch.fx.Node]) -> None:
-    """Let a recurrence or a scan start from carried states."""
-    if is_scan(recurrence):
-        builder.replace_argument(recurrence, 1, states)
-    else:
-        for place, state in enumerate(states, 2):
-            builder.replace_argument(recurrence, place, state)
+    """Let a recurrence or a scan start from carried states; an LSTM computes its exact last cell state."""
+    given: dict[int, object] = {1: states} if is_scan(recurrence) else dict(enumerate(states, 2))
+    if recurrence.target is torch.ops.neuron_lstm.lstm.default:
+        given[NEED_CELL] = True
+    kept = pytree.tree_leaves([value for place, value in enumerate(recurrence.args) if place not in given])
+
+    def make(copies: Copies) -> torch.fx.Node:
+        return builder.call(recurrence.target, *replaced_arguments(recurrence, copies, given))  # type: ignore[arg-type]  # an operator
+
+    builder.replace_call(recurrence, [value for value in kept if isinstance(value, torch.fx.Node)], make)
 
 
 def _after(
@@ -218,7 +223,7 @@ def _continue_sum(
     """Let a cumulative sum start from the carried one; `sums` gets its exact values."""
     node, dtype = carry.node, carry.value.dtype
 
-    def make(copies: Callable[[torch.fx.Node], torch.fx.Node]) -> torch.fx.Node:
+    def make(copies: Copies) -> torch.fx.Node:
         added = builder.call(torch.ops.aten.to.dtype, copies(node.all_input_nodes[0]), node.meta["val"].dtype)
         own = builder.call(torch.ops.aten.cumsum.default, added, carry.summed_dim, dtype=dtype)
         first = builder.call(torch.ops.aten.unsqueeze.default, before, carry.summed_dim)

@@ -52,7 +52,7 @@ class PastCall:
     def _pad(self, copies: Copies, extended: Node) -> Node:
         call, sizes = self.past.call, list(argument(self.past.call, "pad"))
         sizes[self._place_in_pad] = 0
-        arguments = _replaced(call, copies, {0: self._concatenation(copies, extended), 1: sizes})
+        arguments = replaced_arguments(call, copies, {0: self._concatenation(copies, extended), 1: sizes})
         return self.builder.call(call.target, *arguments)  # type: ignore[arg-type]  # an operator
 
     def _convolution(self, copies: Copies, extended: Node) -> Node:
@@ -76,7 +76,7 @@ class PastCall:
         place = self.past.dim - (rank(self.past.source) - spatial)
         padding = sizes_of(call, "padding", spatial)
         before, padding[place] = padding[place], 0
-        arguments = _replaced(call, copies, {0: whole})
+        arguments = replaced_arguments(call, copies, {0: whole})
         if len(arguments) > _PADDING:
             arguments[_PADDING] = padding
         return self.builder.call(call.target, *arguments), before  # type: ignore[arg-type]  # an operator
@@ -118,7 +118,7 @@ _MAKERS = {
 }
 
 
-def _replaced(call: Node, copies: Copies, given: dict[int, object]) -> list[object]:
+def replaced_arguments(call: Node, copies: Copies, given: dict[int, object]) -> list[object]:
     """Return the arguments of a call as copies, some of them replaced."""
     kept = [None if position in given else value for position, value in enumerate(call.args)]
     copied = list(map_arg(tuple(kept), copies))

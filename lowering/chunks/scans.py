@@ -52,9 +52,3 @@ def scan_of(node: Node) -> Scan:
     assert owner is not None
     lists = [tuple(cast("list[Node]", nodes)) for nodes in (first, each, shared)]
     return Scan(cast(GraphModule, owner.get_submodule(str(step.target))), *lists)
-
-
-def find_write(exported: torch.export.ExportedProgram) -> Node | None:
-    """Return the first write in place, which programs over ragged batches do not have; None without one."""
-    schemas = ((node, getattr(node.target, "_schema", None)) for node in exported.graph.nodes)
-    return next((node for node, schema in schemas if schema is not None and schema.is_mutable), None)

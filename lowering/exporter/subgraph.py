@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from ...backends.exported_program import module_with
 from ...backends.exported_tensors import weight_names, weights_of
 from ...bucketing.shapes import Axis, TensorSpec
 from ..outputs import axis_of, user_inputs
-from .export import EXAMPLE_SIZES, NEED_CELL, dynamic_shape, example_tensor, export_quietly
+from .export import EXAMPLE_SIZES, dynamic_shape, example_tensor, export_quietly
 
 MakeCall = Callable[[Callable[[torch.fx.Node], torch.fx.Node]], torch.fx.Node]
 """A function that appends calls in place of one, by the copies of the nodes that it needs."""
@@ -31,12 +30,10 @@ class SubgraphBuilder:
         self._exported, self._axes = exported, dict(axes)
         self._graph = torch.fx.Graph()
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
-        self._arguments: dict[torch.fx.Node, dict[int, Any]] = {}
         self._calls: dict[torch.fx.Node, tuple[Sequence[torch.fx.Node], MakeCall]] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._steps: dict[str, torch.nn.Module] = {}
         self._names: set[str] = set()
-        self._keeps_cells = False
         for node, spec in zip(user_inputs(exported), inputs, strict=True):
             if spec is not None:
                 self._copies[node] = self.lengths = self.placeholder(node.name)
@@ -56,19 +53,9 @@ class SubgraphBuilder:
         """Use `value` instead of `nodes`; nodes that only these need are not copied."""
         self._copies.update(dict.fromkeys(nodes, value))
 
-    def replace_argument(
-        self, node: torch.fx.Node, position: int, value: torch.fx.Node | Sequence[torch.fx.Node]
-    ) -> None:
-        """Use `value`, of the new graph, as one argument of one call."""
-        self._arguments.setdefault(node, {})[position] = value
-
     def replace_call(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node], make: MakeCall) -> None:
         """Use the result of `make` instead of one call; it is given a function from `sources` to their copies."""
         self._calls[node] = sources, make
-
-    def keep_cell_states(self) -> None:
-        """Make every LSTM compute its exact last cell state."""
-        self._keeps_cells = True
 
     def copy_nodes(self, wanted: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
         """Copy nodes and all that they need, in the order of the graph; return the copies."""
@@ -92,13 +79,7 @@ class SubgraphBuilder:
     def _sources(self, node: torch.fx.Node) -> list[torch.fx.Node]:
         if self._is_batch(node):
             return []
-        if node in self._calls:
-            return [*self._calls[node][0]]
-        replaced = self._arguments.get(node, {}).keys()
-        if not replaced:
-            return node.all_input_nodes
-        kept = [argument for position, argument in enumerate(node.args) if position not in replaced]
-        return [n for n in pytree.tree_leaves(kept) if isinstance(n, torch.fx.Node)]
+        return [*self._calls[node][0]] if node in self._calls else node.all_input_nodes
 
     def _is_batch(self, node: torch.fx.Node) -> bool:
         """Whether a node is the batch size, which the subgraph may have to take from another input."""
@@ -110,17 +91,10 @@ class SubgraphBuilder:
         if node.op != "call_function":
             return self._tensor(node) if node.op == "placeholder" else self._step(node)
         if node in self._calls:
-            return self._calls[node][1](self._copies.__getitem__)
-        replaced = self._arguments.get(node, {})
-        arguments = tuple(replaced.get(i, argument) for i, argument in enumerate(node.args))
-        copied = self._graph.create_node(
-            node.op,
-            node.target,
-            torch.fx.map_arg(arguments, lambda n: self._copies.get(n, n)),
-            torch.fx.map_arg(node.kwargs, lambda n: self._copies[n]),
-        )
-        if self._keeps_cells and node.target is torch.ops.neuron_lstm.lstm.default:
-            copied.update_arg(NEED_CELL, True)
+            copied = self._calls[node][1](self._copies.__getitem__)
+        else:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._copies.__getitem__)
+            copied = self._graph.create_node(node.op, node.target, args, kwargs)
         copied.meta["stack_trace"] = node.meta.get("stack_trace")
         return copied
 

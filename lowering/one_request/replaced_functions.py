@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
+from torch.nn.utils import rnn as rnn_utils
 from torch.utils import _pytree as pytree
 
 from ..exporter.model_attributes import replaced_each, user_file, user_modules
@@ -24,6 +25,7 @@ from ..packing.recurrence_fit import unchecked_packed_states
 from .known_numbers import in_dtype, in_python, known_number, known_values, plain
 from .positions import counted_numbers
 from .single_mode import TENSOR_TYPE, SingleRequestMode
+from .single_packing import inverse
 from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
 from .symbolic_quotients import followed_quotients, symbolic_array
 from .value_ranges import value_range
@@ -42,6 +44,7 @@ def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Itera
         (torch, "from_numpy", partial(mode.from_numpy, original=torch.from_numpy)),
         *((torch, name, _tensor_type(getattr(torch, name), dtype)) for name, dtype in _TENSOR_TYPES.items()),
         (transformer, "_detect_is_causal_mask", _is_declared_causal),
+        (rnn_utils, "invert_permutation", partial(inverse, original=rnn_utils.invert_permutation)),
         *_free_builtins(model),
         *_cached_functions(),
     ]

@@ -329,22 +329,6 @@ def _chosen(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
         return torch.where(args[0].bool(), *args[1:])
 
 
-def _places_to_invert(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the inverse of the only permutation of one row: a write in place would make the whole graph functional."""
-    known = known_values(args[0])
-    inverts = sys._getframe(2).f_code is rnn_utils.invert_permutation.__code__
-    if not inverts or known is None or known.tolist() != [0]:
-        return NotImplemented
-    return with_known_values(torch.zeros_like(args[0]), known)
-
-
-def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Leave the inverse of the only permutation of one row as it is."""
-    inverts = sys._getframe(2).f_code is rnn_utils.invert_permutation.__code__
-    known = known_values(args[0]) if inverts else None
-    return NotImplemented if known is None else args[0]
-
-
 _RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": pack,
     "_pad_packed_sequence": pad,
@@ -366,8 +350,6 @@ _RULES: dict[str, Callable[..., Any]] = {
     "pad_sequence": _padded_together,
     "embedding_bag": partial(_by_name, embedding_bag),
     "gaussian_nll_loss": partial(_by_name, gaussian_nll_loss),
-    "empty_like": _places_to_invert,
-    "scatter_": _inverted,
     "__getitem__": _key,
     "masked_select": _selected,
     "where": _chosen,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -115,8 +116,15 @@ def recurrence(cell: str, mode: object, func: Any, args: Any, kwargs: Any) -> An
     return _packed(y.squeeze(0), f"aten::{cell}"), *states
 
 
+def inverse(permutation: Any, original: Callable[..., Any]) -> Any:
+    """Invert a permutation; that of one row is its own inverse, and a write in place would fill the whole graph."""
+    known = known_values(permutation)
+    is_alone = known is not None and known.tolist() == [0]
+    return permutation if is_alone or is_identity(permutation) else original(permutation)
+
+
 _OF_PACKED = {"_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu", "__getitem__"}
-_OF_IDENTITY = {"to", "cpu", "empty_like", "scatter_", "index_select", "__getitem__"}
+_OF_IDENTITY = {"to", "cpu", "index_select", "__getitem__"}
 
 
 def _is_inner(value: object) -> bool:

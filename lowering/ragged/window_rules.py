@@ -22,11 +22,15 @@ def _with_own_ends(batch: Batch, value: Value, dims: Iterable[int]) -> Value:
     return value
 
 
-def _folded(value: Value, tensor: torch.Tensor, spatial: int) -> tuple[torch.Tensor, bool]:
-    """Merge the rows with the items of a call; add the dimension of items if the call has none."""
-    if value.rank == spatial + 1:
-        return tensor, False
-    return tensor.flatten(0, 1), True
+def _dims(call: Call) -> list[int]:
+    """Return the dimensions over which a window moves: the last ones, as many as the operator's name says."""
+    rank, number = call.value().rank, next(int(letter) for letter in str(call.target) if letter.isdigit())
+    return list(range(rank - number, rank))
+
+
+def _folded(tensor: torch.Tensor, dims: Sequence[int]) -> tuple[torch.Tensor, bool]:
+    """Merge the rows with the items of a call; without a dimension of items, the rows are these."""
+    return (tensor, False) if dims[0] == 1 else (tensor.flatten(0, 1), True)
 
 
 def _unfolded(batch: Batch, call: Call, result: torch.Tensor, folded: bool, shared: bool) -> Results:
@@ -36,12 +40,12 @@ def _unfolded(batch: Batch, call: Call, result: torch.Tensor, folded: bool, shar
     return Value(result.squeeze(0) if shared else result, call.sizes[0], shared)
 
 
-def convolution(spatial: int, batch: Batch, call: Call) -> Results:
+def convolution(batch: Batch, call: Call) -> Results:
     """Run a convolution over so many dimensions: zeros follow the last timestep."""
     value = call.value("input")
     if not all(other.shared for name in ("weight", "bias") if (other := call.get(name)) is not None):
         raise NoRule("a convolution whose weights are computed for each request")
-    dims = list(range(value.rank - spatial, value.rank))
+    dims = _dims(call)
     if is_ragged(value.sizes[dims[0] - 1]):
         raise NoRule("a convolution whose channels are timesteps")
     reject_split_blocks(value, dims[0] - 1)
@@ -49,7 +53,7 @@ def convolution(spatial: int, batch: Batch, call: Call) -> Results:
     reads_beyond = "transpose" in str(call.target) or _has_padding(call["padding"], along_time)
     value = _with_own_ends(batch, value, dims) if reads_beyond else value
     tensor = batch.masked(value, dims, 0) if reads_beyond else batch.rows_of(value)
-    tensor, folded = _folded(value, tensor, spatial)
+    tensor, folded = _folded(tensor, dims)
     return _unfolded(batch, call, call.run(input=tensor), folded, value.shared)
 
 
@@ -78,41 +82,41 @@ def overlap_add(batch: Batch, call: Call) -> Results:
     return _unfolded(batch, call, added, folded, value.shared)
 
 
-def max_pool(spatial: int, batch: Batch, call: Call) -> Results:
+def max_pool(batch: Batch, call: Call) -> Results:
     """Compute a maximum over windows: minus infinity follows the last timestep."""
-    return _pool(batch, call, spatial, float("-inf"))
+    return _pool(batch, call, float("-inf"))
 
 
-def average_pool(spatial: int, batch: Batch, call: Call) -> Results:
+def average_pool(batch: Batch, call: Call) -> Results:
     """Compute a mean over windows: zeros follow the last timestep."""
     value = call.value()
     pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
     counts_padding = pads and call["count_include_pad"]
-    ragged = any(is_ragged(size) for size in value.sizes[-spatial:])
+    ragged = any(is_ragged(size) for size in value.sizes[_dims(call)[0] :])
     if not ragged or call.get("divisor_override") or (counts_padding and not call["ceil_mode"]):
-        return _pool(batch, call, spatial, 0)
+        return _pool(batch, call, 0)
     if counts_padding:
         raise NoRule("a mean over windows whose last window counts padding")
-    return _mean_of_real(batch, call, spatial) if pads or call["ceil_mode"] else _pool(batch, call, spatial, 0)
+    return _mean_of_real(batch, call) if pads or call["ceil_mode"] else _pool(batch, call, 0)
 
 
-def _mean_of_real(batch: Batch, call: Call, spatial: int) -> Results:
+def _mean_of_real(batch: Batch, call: Call) -> Results:
     """Divide by the number of elements of each window that are within the row."""
     value = Value(batch.every_row(call.value()), call.value().sizes)
-    dims = range(value.rank - spatial, value.rank)
-    sums, folded = _folded(value, batch.masked(value, dims, 0), spatial)
+    dims = _dims(call)
+    sums, folded = _folded(batch.masked(value, dims, 0), dims)
     ones = Value(torch.ones_like(value.tensor), value.sizes)
-    counts, _ = _folded(value, batch.masked(ones, dims, 0), spatial)
+    counts, _ = _folded(batch.masked(ones, dims, 0), dims)
     # Both are divided by the number of elements of the padded batch's window. Behind a row's end no element is counted.
     means = call.run(self=sums) / call.run(self=counts).clamp(min=1e-6)
     return _unfolded(batch, call, means, folded, shared=False)
 
 
-def max_pool_with_indices(spatial: int, batch: Batch, call: Call) -> Results:
+def max_pool_with_indices(batch: Batch, call: Call) -> Results:
     """Compute a maximum over windows and its positions, counted in each row's own tensor."""
-    dims = range(call.value().rank - spatial, call.value().rank)
+    dims = _dims(call)
     value = _with_own_ends(batch, call.value(), dims)
-    tensor, folded = _folded(value, batch.masked(value, dims, float("-inf")), spatial)
+    tensor, folded = _folded(batch.masked(value, dims, float("-inf")), dims)
     values, places = (
         result.reshape(-1, *batch.padded_sizes(sizes)) if folded else result
         for result, sizes in zip(call.run(self=tensor), call.sizes, strict=True)
@@ -121,16 +125,16 @@ def max_pool_with_indices(spatial: int, batch: Batch, call: Call) -> Results:
     return call.results([values, own], shared=value.shared)
 
 
-def _pool(batch: Batch, call: Call, spatial: int, fill: float) -> Results:
-    dims = range(call.value().rank - spatial, call.value().rank)
+def _pool(batch: Batch, call: Call, fill: float) -> Results:
+    dims = _dims(call)
     value = _with_own_ends(batch, call.value(), dims)
-    tensor, folded = _folded(value, batch.masked(value, dims, fill), spatial)
+    tensor, folded = _folded(batch.masked(value, dims, fill), dims)
     return _unfolded(batch, call, call.run(self=tensor), folded, value.shared)
 
 
-def adaptive_pool(spatial: int, batch: Batch, call: Call) -> Results:
+def adaptive_pool(batch: Batch, call: Call) -> Results:
     """Pool to a given size: all timesteps to one."""
-    dims = list(range(call.value().rank - spatial, call.value().rank))
+    dims = _dims(call)
     value = _with_own_ends(batch, call.value(), dims)
     wanted: list[Any] = list(call["output_size"])
     changed = [(dim, size) for dim, size in zip(dims, wanted, strict=True) if value.sizes[dim] != size]
@@ -140,7 +144,7 @@ def adaptive_pool(spatial: int, batch: Batch, call: Call) -> Results:
     tensor = batch.rows_of(value)
     for dim, _ in ragged:
         tensor = mean_of_rows(batch, value, tensor, [dim], keep=True)
-    tensor, folded = _folded(value, tensor, spatial)
+    tensor, folded = _folded(tensor, dims)
     if len(ragged) < len(changed):
         tensor = call.run(self=tensor, output_size=batch.padded_sizes(map(sympy.sympify, wanted)))
     return _unfolded(batch, call, tensor, folded, value.shared)
@@ -173,7 +177,7 @@ def interpolation(batch: Batch, call: Call) -> Results:
 
 
 def _interpolated(batch: Batch, call: Call, value: Value) -> Results:
-    tensor, folded = _folded(value, batch.rows_of(value), value.rank - 2)
+    tensor, folded = _folded(batch.rows_of(value), range(2, value.rank))
     name = "self" if "self" in call.arguments else "input"
     return _unfolded(batch, call, call.run(**{name: tensor}), folded, value.shared)
 
