@@ -256,7 +256,9 @@ def _of_one_number(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
     if own.size != 1:
         return None
     whole = not others and not kwargs
-    if whole and name in ("max", "min", "amax", "amin", "sum", "any", "all", "prod"):
+    if whole and name in ("any", "all"):
+        return _elementwise(_truth, own.reshape(()), [])
+    if whole and name in ("max", "min", "amax", "amin", "sum", "prod"):
         return own.reshape(())
     if own.shape == (1,) and name in ("max", "min", "sort", "argsort"):
         place = np.array([0], dtype=object)
