@@ -6,12 +6,11 @@ sequence, and an engine that stops each row at its own end pads no row: for both
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from ....backends.interface import Backend, LoadError
-from ....backends.registry import SERVING, auto_engines, get_backend
+from ....backends.registry import get_backend
 from ....config.engine_choice import AUTO
 from ....config.manifest import Manifest
 from ....config.schema import ServingConfig
@@ -43,9 +42,9 @@ UNKNOWN = EnginePadding(
     None,
     "bucket",
     "the figures are those of an engine with a program for each bucket; one with dynamic shapes pads no sequence to a "
-    "bucket length. --config or --archive says which engine serves",
+    "bucket length. --archive, or --config with the name of an engine, says which one serves",
 )
-"""The assumption without a configuration and without an archive."""
+"""The assumption where nothing names the engine, or packaging has yet to choose it."""
 
 
 def padding_of_archive(manifest: Manifest) -> EnginePadding:
@@ -60,7 +59,7 @@ def padding_of_archive(manifest: Manifest) -> EnginePadding:
 def padding_of_config(config: ServingConfig) -> EnginePadding:
     """Derive from a configuration how the engine that it names will pad."""
     if config.engine == AUTO:
-        return _padding_of_auto(config)
+        return UNKNOWN
     try:
         padding = _padding_of_engine(get_backend(config.engine), config)
     except LoadError:
@@ -77,26 +76,3 @@ def _padding_of_engine(engine: Backend, config: ServingConfig) -> TimePadding:
     if config.buckets.kernel is not None or not (engine.polymorphic and engine.any_shape):
         return "bucket"
     return "none" if engine.ragged and config.streaming is None else "call"
-
-
-def _padding_of_auto(config: ServingConfig) -> EnginePadding:
-    without = [] if config.buckets.kernel is not None else list(_engines_without_buckets(config))
-    if not without:
-        return EnginePadding(None, "bucket")
-    return EnginePadding(
-        None,
-        "bucket",
-        f"packaging chooses the engine, and of the candidates {' and '.join(without)} "
-        f"pad{'s' if len(without) == 1 else ''} no sequence to a bucket length: these figures are those of an engine "
-        f"with a program for each bucket. --archive says which engine was chosen",
-    )
-
-
-def _engines_without_buckets(config: ServingConfig) -> Iterator[str]:
-    for name in config.auto.engines or auto_engines(SERVING[config.precision]):
-        try:
-            engine = get_backend(name)
-        except LoadError:
-            continue  # `auto` does not try an engine that is not installed
-        if _padding_of_engine(engine, config) != "bucket":
-            yield name
