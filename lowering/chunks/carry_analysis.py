@@ -33,8 +33,8 @@ from .timestep_rules import (
     Tainted,
     TaintMap,
     is_timestep_local,
+    transfer,
 )
-from .timestep_taint import transfer
 
 _RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
 _REDUCTIONS: dict[str, CarryKind] = {

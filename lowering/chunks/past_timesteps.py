@@ -20,8 +20,7 @@ from torch.fx import Node
 from ..graph_calls import argument, operator_name, rank, rule_table
 from ..outputs import axis_of
 from ..ragged.sizes import expression
-from .timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap, constant_value
-from .timestep_taint import transfer
+from .timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap, constant_value, transfer
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,12 @@
-"""Transfer rules of the timestep taint analysis: whether a call of an operator is timestep-local.
+"""Timestep taint analysis: which values of a program over ragged batches depend on one timestep alone.
 
-A rule is given a call with at least one PER_TIMESTEP input and no Tainted one. It decides whether the result is
-independent of the timesteps, or depends at each timestep on that one alone.
+The analysis is an abstract interpretation of the graph over three taints. `INDEPENDENT`: a value depends on no timestep
+beyond a row's own, and has none itself. `PER_TIMESTEP`: it has one time dimension, and its values at a timestep depend
+on no other one, but through a recurrence or a sum. Otherwise it is `Tainted`, with the operator that made it so. The
+result of an operator without a rule is tainted: so the analysis may reject a model, but never accepts a wrong one.
+
+A rule is given a call with at least one PER_TIMESTEP input and no Tainted one. It decides whether the call is
+timestep-local: the result is independent of the timesteps, or depends at each timestep on that one alone.
 """
 
 from __future__ import annotations
@@ -13,8 +18,9 @@ from typing import Any, Literal
 import torch
 from torch.fx import Node
 
+from ...backends.recurrent_operators import is_recurrent
 from ...bucketing.shapes import Axis
-from ..errors import source_suffix
+from ..errors import node_line, source_suffix
 from ..graph_calls import (
     argument,
     class_count,
@@ -214,8 +220,8 @@ _SHAPE_RULES = rule_table(
 _FACTORY: Rule = lambda taints, node: True  # noqa: E731
 FILL_FACTORIES = rule_table((_FACTORY, "full full_like new_full"))
 FACTORIES = rule_table((_FACTORY, "arange zeros ones empty zeros_like ones_like new_zeros new_ones"))
-TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
-TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # the argument after the sizes is a value
+_TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
+_TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # the argument after the sizes is a value
 CONVERSIONS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
 COMPARISONS = {f"aten.{name}" for name in ("lt", "le", "gt", "ge")}
 VALUE_PRESERVING = {
@@ -254,6 +260,60 @@ def is_timestep_local(taints: TaintMap, node: Node, name: str) -> bool:
     if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
         rule = _pointwise
     return rule is not None and rule(taints, node)
+
+
+def transfer(taints: TaintMap, node: Node) -> Taint:
+    """Compute the taint of a node from the taints of all nodes before it."""
+    if node.op == "placeholder":
+        return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
+    if node.op == "call_function":
+        return _transfer_call(taints, node)
+    return INDEPENDENT
+
+
+def _transfer_call(taints: TaintMap, node: Node) -> Taint:
+    sources = [taints.of[source] for source in node.all_input_nodes]
+    for taint in sources:
+        if isinstance(taint, Tainted):
+            return taint
+    name = operator_name(node)
+    if name in ("getitem", "aten.sym_size.int") or isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
+        return _transfer_size_or_element(taints, node, name)
+    # a size that is computed from time but not equal to it, as `x[:, 1:]` has
+    derived = [size for size in getattr(node.meta.get("val"), "shape", ()) if axis_of(size, taints.axes) is None]
+    if _uses_time_as_value(taints, node, name) or any(map(taints.has_time, derived)):
+        return Tainted(name, node_line(node))
+    if PER_TIMESTEP not in sources and name not in FACTORIES and name not in FILL_FACTORIES:
+        return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
+    if is_timestep_local(taints, node, name):
+        over_time = taints.time_dims(node) or (PER_TIMESTEP in sources and taints.is_tuple(node))
+        return PER_TIMESTEP if over_time else INDEPENDENT
+    return Tainted(name, node_line(node))
+
+
+def _transfer_size_or_element(taints: TaintMap, node: Node, name: str) -> Taint:
+    """Treat a size as independent (its uses are checked elsewhere). Derive an element's taint from its tuple."""
+    if name != "getitem" or not isinstance(node.meta.get("val"), torch.Tensor):
+        return INDEPENDENT
+    source = node.args[0]
+    assert isinstance(source, Node)
+    if is_recurrent(source.target):
+        return (
+            PER_TIMESTEP if node.args[1] == 0 and taints.of[source.all_input_nodes[0]] == PER_TIMESTEP else INDEPENDENT
+        )
+    return taints.of[source] if taints.time_dims(node) else INDEPENDENT
+
+
+def _uses_time_as_value(taints: TaintMap, node: Node, name: str) -> bool:
+    """Whether a value depends on the number of padded timesteps, as in `sum / T`. A shape may contain that number."""
+    if name in _TAKES_SIZES:
+        return False
+    if name in _TAKES_SIZES_FIRST:
+        return any(taints.is_time_expression(argument) for argument in [*node.args[1:], *node.kwargs.values()])
+    if name in ("aten.slice", "aten.narrow"):
+        ends_with_time = bool(taints.time_dims(node)) and not any(taints.is_time_expression(a) for a in node.args[2:3])
+        return not ends_with_time and any(taints.is_time_expression(a) for a in node.args)
+    return any(taints.is_time_expression(source) for source in node.all_input_nodes)
 
 
 _ZEROS = {"aten.zeros", "aten.new_zeros", "aten.zeros_like"}

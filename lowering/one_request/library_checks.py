@@ -6,7 +6,6 @@ A program has no such checks. Their other side is an error, so the code after th
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -154,25 +153,3 @@ def embedding_bag(
         found = found * per_sample_weights.unsqueeze(2)
     total = found.masked_fill(~real, 0.0).sum(1)
     return total if mode == "sum" else total / real.sum(1).clamp(min=1)
-
-
-def gaussian_nll_loss(
-    input: torch.Tensor,  # noqa: A002 - torch's names
-    target: torch.Tensor,
-    var: Any,
-    full: bool,
-    eps: float,
-    reduction: str,
-) -> torch.Tensor:
-    """Compute `F.gaussian_nll_loss`; a variance may lack the last dimension, as there."""
-    if not isinstance(var, torch.Tensor):
-        var = torch.full_like(input, var)
-    if var.dim() == input.dim() - 1:
-        var = var.unsqueeze(-1)
-    var = var.clamp(min=eps)
-    loss: torch.Tensor = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
-    if full:
-        loss = loss + 0.5 * math.log(2 * math.pi)
-    if reduction == "none":
-        return loss
-    return loss.mean() if reduction == "mean" else loss.sum()

@@ -104,30 +104,34 @@ def _extreme(original: Callable[..., Any]) -> Callable[..., Any]:
     return extreme
 
 
-class _IntegerType(type):
-    """Type of what stands in for `int`, and leaves symbolic sizes symbolic."""
+def _stand_in(make: Callable[..., Any], kinds: Any, name: str, **attributes: Any) -> type:
+    """Return a type that stands in for another one: a call of it makes a value, and `kinds` are its instances."""
 
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, (int, torch.SymInt))
+    class Type(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, kinds)
 
-    def __call__(cls, value: Any = 0, *more: Any) -> Any:
-        if isinstance(value, torch.Tensor) and (known := known_values(value)) is not None:
-            whole = in_dtype(known, torch.int64)
-            value = (in_python(known) if whole is None else whole).reshape(-1)[0]
-        return torch.sym_int(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else int(value, *more)
+        def __call__(cls, *arguments: Any, **options: Any) -> Any:
+            return make(*arguments, **options)
+
+    return Type(f"_{name}", (), attributes)
 
 
-class _TypeType(type):
-    """Type of what stands in for `type`: it knows the tensors and sizes of a trace by their types in eager mode."""
+def _integer(value: Any = 0, *more: Any, **options: Any) -> Any:
+    """Return what `int` does, and leave symbolic sizes symbolic."""
+    if isinstance(value, torch.Tensor) and (known := known_values(value)) is not None:
+        whole = in_dtype(known, torch.int64)
+        value = (in_python(known) if whole is None else whole).reshape(-1)[0]
+    symbolic = isinstance(value, (torch.SymInt, torch.SymFloat))
+    return torch.sym_int(value) if symbolic else int(value, *more, **options)
 
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, type)
 
-    def __call__(cls, *arguments: Any) -> Any:
-        if len(arguments) == 1 and isinstance(arguments[0], (FunctionalTensor, FakeTensor)):
-            return torch.Tensor
-        kind: Any = type(*arguments)
-        return _TYPES["int"] if kind in (int, torch.SymInt) else kind
+def _type(*arguments: Any, **options: Any) -> Any:
+    """Return what `type` does; of the tensors and sizes of a trace, their types in eager mode."""
+    if len(arguments) == 1 and isinstance(arguments[0], (FunctionalTensor, FakeTensor)):
+        return torch.Tensor
+    kind: Any = type(*arguments, **options)
+    return _TYPES["int"] if kind in (int, torch.SymInt) else kind
 
 
 def _is_instance(value: Any, kinds: Any) -> bool:
@@ -140,23 +144,20 @@ def _is_declared_causal(mask: Any, is_causal: bool | None = None, size: int | No
     return is_causal is True
 
 
-class _RangeType(type):
-    """Type of what stands in for `range`: it fixes not the timesteps, but that the first chunk of them has all."""
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, range)
-
-    def __call__(cls, *arguments: Any) -> range:
-        start, stop, step = (0, arguments[0], 1) if len(arguments) == 1 else (*arguments, 1)[:3]
-        if isinstance(stop, torch.SymInt) and start == 0 and isinstance(step, int) and step > 1:
-            chunks = (stop + step - 1) // step
-            if chunks <= 1:
-                return range(0, step, step)
-        return range(*arguments)
+def _range(*arguments: Any) -> range:
+    """Return what `range` does; chunks fix not the timesteps, but that the first chunk of them has all."""
+    start, stop, step = (0, arguments[0], 1) if len(arguments) == 1 else (*arguments, 1)[:3]
+    if isinstance(stop, torch.SymInt) and start == 0 and isinstance(step, int) and step > 1:
+        chunks = (stop + step - 1) // step
+        if chunks <= 1:
+            return range(0, step, step)
+    return range(*arguments)
 
 
 _TYPES = {
-    name: kind(f"_{name}", (), {}) for name, kind in (("int", _IntegerType), ("type", _TypeType), ("range", _RangeType))
+    "int": _stand_in(_integer, (int, torch.SymInt), "int"),
+    "type": _stand_in(_type, type, "type"),
+    "range": _stand_in(_range, range, "range"),
 }
 
 
@@ -171,21 +172,17 @@ _TENSOR_TYPES = {
 def _tensor_type(original: Any, dtype: torch.dtype) -> type:
     """Return a type such as `torch.LongTensor` that takes symbolic numbers."""
 
-    class Type(type):
-        def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, original)
+    def make(*arguments: Any) -> Any:
+        if len(arguments) == 1 and is_symbolic_array(arguments[0]):
+            return tensor_of(arguments[0], dtype)
+        is_list = len(arguments) == 1 and isinstance(arguments[0], (list, tuple, np.ndarray))
+        numbers = np.asarray(arguments[0], dtype=object) if is_list else np.zeros(0)
+        known = isinstance(arguments[0], np.ndarray) and arguments[0].dtype == object if arguments else False
+        if known or any(isinstance(value, torch.SymInt) for value in numbers.reshape(-1)):
+            return torch.tensor(numbers.tolist(), dtype=dtype)
+        return original(*arguments)
 
-        def __call__(cls, *arguments: Any) -> Any:
-            if len(arguments) == 1 and is_symbolic_array(arguments[0]):
-                return tensor_of(arguments[0], dtype)
-            is_list = len(arguments) == 1 and isinstance(arguments[0], (list, tuple, np.ndarray))
-            numbers = np.asarray(arguments[0], dtype=object) if is_list else np.zeros(0)
-            known = isinstance(arguments[0], np.ndarray) and arguments[0].dtype == object if arguments else False
-            if known or any(isinstance(value, torch.SymInt) for value in numbers.reshape(-1)):
-                return torch.tensor(numbers.tolist(), dtype=dtype)
-            return original(*arguments)
-
-    return Type(f"_{original.__name__}", (), {TENSOR_TYPE: original})
+    return _stand_in(make, original, original.__name__, **{TENSOR_TYPE: original})
 
 
 def _array(tensor: Any, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -14,6 +14,7 @@ from torch.nn.utils import rnn as rnn_utils
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from ..exporter.model_attributes import replaced
 from ..packing.packed_placeholder import TORCH_RNN_FILES
 from ..packing.packed_rules import viewed
 from ..packing.padded_batch import TracedLengths
@@ -30,7 +31,6 @@ from .known_numbers import (
 )
 from .library_checks import (
     embedding_bag,
-    gaussian_nll_loss,
     pooled_over_time,
     pooling_arguments,
     truth_that_passes,
@@ -176,6 +176,12 @@ def _by_name(function: Callable[..., Any], mode: SingleRequestMode, func: Any, a
     given = inspect.signature(func).bind(*args, **kwargs)
     given.apply_defaults()
     return function(**given.arguments)
+
+
+def _followed(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Follow the code of one of torch's functions, which checks values."""
+    with mode, replaced(torch.nn.functional, "has_torch_function_variadic", lambda *_: False):
+        return func(*args, **kwargs)
 
 
 def _array(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -349,7 +355,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     **{name: partial(_joined, name) for name in ("cat", "stack")},
     "pad_sequence": _padded_together,
     "embedding_bag": partial(_by_name, embedding_bag),
-    "gaussian_nll_loss": partial(_by_name, gaussian_nll_loss),
+    "gaussian_nll_loss": _followed,
     "__getitem__": _key,
     "masked_select": _selected,
     "where": _chosen,

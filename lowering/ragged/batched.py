@@ -28,8 +28,7 @@ from ..exporter.program_tensors import holder_of, tensors_by_placeholder
 from ..one_request.single_request import SingleExport
 from .dimension_moves import join_moves
 from .recurrence_rules import scan
-from .row_rule import each_row
-from .rules import rule_for_spectra, rule_of
+from .rules import each_row, rule_for_spectra, rule_of
 from .sizes import SizeExpr, evaluate, expression, in_python, is_ragged, never_falls, written
 from .spectrum_rules import NO_CONVOLUTION, Spectrum
 from .value import Batch, Call, NoRule, Value, moved

@@ -66,10 +66,14 @@ def select(batch: Batch, call: Call) -> Results:
 
 def slice_(batch: Batch, call: Call) -> Results:
     """Read a range of positions."""
-    value, (sizes,) = call.value(), call.sizes
-    dim, start, step = normalized(call["dim"], value.rank), call["start"] or 0, call.get("step") or 1
+    value, start, step = call.value(), call["start"] or 0, call.get("step") or 1
     # A narrow has a length; one from a negative start may end at 0, which is the end.
     end = (start + call["length"] or None) if "length" in call.arguments else call["end"]
+    return _part(batch, value, normalized(call["dim"], value.rank), slice(start, end, step), call.sizes[0])
+
+
+def _part(batch: Batch, value: Value, dim: int, part: slice, sizes: tuple[SizeExpr, ...]) -> Value:
+    start, end, step = part.start, part.stop, part.step
     axis = dim if value.shared else dim + 1
     if sizes == value.sizes and step == 1:
         return value
@@ -86,7 +90,7 @@ def slice_(batch: Batch, call: Call) -> Results:
     if (start, sizes[dim]) != (-1, 1):  # the last position is read as `select` does
         last = batch.padded(value.sizes[dim]) - 1
         own = (own.clamp(min=0) + torch.arange(count) * step).clamp(max=last)
-    return call.result(taken(batch.every_row(value), dim + 1, own))
+    return Value(taken(batch.every_row(value), dim + 1, own), sizes)
 
 
 def _from_front(value: Value, sizes: tuple[SizeExpr, ...], axis: int, part: slice, count: Any) -> Value:
@@ -207,19 +211,10 @@ def split(batch: Batch, call: Call) -> Results:
     dim = normalized(call["dim"], value.rank)
     results, start = [], sympy.Integer(0)
     for sizes in call.sizes:
-        size = sizes[dim]
-        results.append(_part(batch, value, dim, start, size))
-        start = start + size
-    return tuple(replace(part, sizes=sizes) for part, sizes in zip(results, call.sizes, strict=True))
-
-
-def _part(batch: Batch, value: Value, dim: int, start: SizeExpr, size: SizeExpr) -> Value:
-    axis = dim if value.shared else dim + 1
-    if not is_ragged(start):
-        return replace(value, tensor=value.tensor.narrow(axis, int(start), batch.padded(size)), zero_beyond=False)
-    positions = batch.own(start).unsqueeze(1) + torch.arange(batch.padded(size))
-    last = batch.padded(value.sizes[dim]) - 1
-    return Value(taken(batch.every_row(value), dim + 1, positions.clamp(max=last)), value.sizes)
+        end = start + sizes[dim]
+        results.append(_part(batch, value, dim, slice(start, end, 1), sizes))
+        start = end
+    return tuple(results)
 
 
 def unbind(batch: Batch, call: Call) -> Results:
