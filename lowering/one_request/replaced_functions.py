@@ -24,10 +24,10 @@ from ..packing.padded_batch import TracedLengths
 from ..packing.recurrence_fit import unchecked_packed_states
 from .known_numbers import in_dtype, in_python, known_number, known_values, plain
 from .positions import counted_numbers
+from .quotients import followed_quotients, symbolic_array
 from .single_mode import TENSOR_TYPE, SingleRequestMode
 from .single_packing import inverse
 from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
-from .symbolic_quotients import followed_quotients, symbolic_array
 from .value_ranges import value_range
 
 _CACHED = type(cache(len))
@@ -37,31 +37,22 @@ _CACHED = type(cache(len))
 @contextlib.contextmanager
 def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Iterator[None]:
     """Replace what fixes a symbolic size or a known number, such as `len`, `int` and `tolist`."""
-    kinds, methods = (FunctionalTensor, FakeTensor), {"tolist": _listed, "__array__": _array}
+    kinds, methods = (FunctionalTensor, FakeTensor), {"tolist": _listed, "__array__": _array, "numpy": _array}
     functions: list[tuple[Any, str, Any]] = [
         *((kind, name, partialmethod(ours, getattr(kind, name))) for kind in kinds for name, ours in methods.items()),
         # functions of torch that no mode sees called
         (torch, "from_numpy", partial(mode.from_numpy, original=torch.from_numpy)),
         *((torch, name, _tensor_type(getattr(torch, name), dtype)) for name, dtype in _TENSOR_TYPES.items()),
         (transformer, "_detect_is_causal_mask", _is_declared_causal),
+        # torch's transformers run the operators that they run while they are trained
+        (torch.backends.mha, "get_fastpath_enabled", lambda: False),
         (rnn_utils, "invert_permutation", partial(inverse, original=rnn_utils.invert_permutation)),
         *_free_builtins(model),
         *_cached_functions(),
     ]
     arrays, states = arrays_of_symbolic_sizes(), unchecked_packed_states()
-    with replaced_each(functions), followed_quotients(), arrays, states, _without_fast_path():
+    with replaced_each(functions), followed_quotients(), arrays, states:
         yield
-
-
-@contextlib.contextmanager
-def _without_fast_path() -> Iterator[None]:
-    """Let torch's transformers run the operators that they run while they are trained."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _free_builtins(model: torch.nn.Module) -> list[tuple[Any, str, Any]]:

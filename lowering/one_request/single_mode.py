@@ -20,7 +20,6 @@ from ..packing.packed_rules import viewed
 from ..packing.padded_batch import TracedLengths
 from .known_numbers import (
     in_dtype,
-    in_python,
     known_number,
     known_values,
     out_of_place,
@@ -37,9 +36,9 @@ from .library_checks import (
     windows_over_time,
 )
 from .positions import note_positions_after, only_true
+from .quotients import RepeatedList, joined
 from .single_packing import follow_packed, inner_result, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of
-from .symbolic_quotients import RepeatedList, joined, symbolic_array
 from .uniform_values import as_number, uniform_after, uniform_value, with_uniform_value
 from .value_ranges import COMPARED, note_range_after
 from .written_views import note_views_after, note_writes, shares_memory
@@ -182,11 +181,6 @@ def _followed(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any
     """Follow the code of one of torch's functions, which checks values."""
     with mode, replaced(torch.nn.functional, "has_torch_function_variadic", lambda *_: False):
         return func(*args, **kwargs)
-
-
-def _array(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    known = known_values(args[0])
-    return NotImplemented if known is None else symbolic_array(in_python(known))
 
 
 def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -342,7 +336,6 @@ _RULES: dict[str, Callable[..., Any]] = {
     "item": _item,
     "__bool__": _truth,
     "__index__": _index,
-    "numpy": _array,
     "tensor": _from_data,
     "as_tensor": _from_data,
     "full": _filled,

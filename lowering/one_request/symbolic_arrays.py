@@ -17,7 +17,7 @@ from torch._numpy import _dtypes
 from torch.utils import _pytree as pytree
 
 from ..exporter.model_attributes import replaced_each
-from .symbolic_quotients import SymbolicArray
+from .quotients import SymbolicArray
 
 torch_numpy: Any = torch._numpy
 _FACTORIES = {"ones": 1, "zeros": 1, "full": 1, "eye": 2, "identity": 1, "tri": 2, "arange": None}

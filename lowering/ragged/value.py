@@ -69,7 +69,7 @@ class Batch:
     def own(self, size: SizeExpr) -> torch.Tensor:
         """Return a size of each request's own tensor, [B]."""
         if size not in self._own:
-            own = evaluate(size, self.lengths) if is_ragged(size) else torch.full_like(self.lengths, int(size))
+            own = self.number(size)
             # Rows that fill a batch have one timestep, also where requests have more.
             self._own[size] = own.clamp(min=0) if evaluate(size, 1) < 0 else own
         return self._own[size]
