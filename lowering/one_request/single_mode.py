@@ -264,7 +264,8 @@ def _joined(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: An
     """Join a list that is repeated for each timestep, by `torch.cat` or `torch.stack`."""
     given = {**dict(zip(("tensors", "dim"), args, strict=False)), **kwargs}
     tensors = given.pop("tensors", None)
-    return joined(name, tensors, **given) if isinstance(tensors, RepeatedList) else NotImplemented
+    is_repeated = isinstance(tensors, RepeatedList) and not tensors.is_changed
+    return joined(name, tensors, **given) if is_repeated else NotImplemented
 
 
 def _single(value: Any) -> Any:
