@@ -169,17 +169,13 @@ def _first_accepted(takes: Callable[[int], bool], longest: int) -> int:
     >>> _first_accepted(lambda length: length % 320 == 0, longest=3_200)
     1
     """
-    first = next((length for length in range(1, min(longest, _ALL_TRIED) + 1) if takes(length)), None)
-    return first or _first_beyond(takes, longest) or 1
-
-
-def _first_beyond(takes: Callable[[int], bool], longest: int) -> int | None:
-    """Return the first accepted length of more than `_ALL_TRIED`; None, too, if the next one is refused."""
+    if first := next((length for length in range(1, min(longest, _ALL_TRIED) + 1) if takes(length)), None):
+        return first
     refused, accepted = _ALL_TRIED, 2 * _ALL_TRIED
     while accepted < longest and not takes(accepted):
         refused, accepted = accepted, 2 * accepted
     accepted = min(accepted, longest)
     if accepted <= refused or not takes(accepted):
-        return None
+        return 1
     first = bisect.bisect_left(range(accepted), True, lo=refused + 1, key=takes)
-    return first if takes(first + 1) else None  # some models take multiples of a frame only
+    return first if takes(first + 1) else 1  # some models take multiples of a frame only

@@ -81,8 +81,8 @@ class LoweredModel:
 def unused_inputs(program: LoweredModel) -> tuple[str, ...]:
     """Return the names of inputs whose values the whole program does not use."""
     nodes = zip(program.inputs, user_inputs(program.exported), strict=False)  # lengths come after the inputs
-    return tuple(spec.name for spec, node in nodes if all(_reads_size(user) for user in node.users))
-
-
-def _reads_size(node: torch.fx.Node) -> bool:
-    return is_assertion(node) or "sym_size" in str(node.target)
+    return tuple(
+        spec.name
+        for spec, node in nodes
+        if all(is_assertion(user) or "sym_size" in str(user.target) for user in node.users)
+    )

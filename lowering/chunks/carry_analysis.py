@@ -20,9 +20,8 @@ from ...bucketing.shapes import TensorSpec
 from ..errors import at_line, node_line, source_suffix
 from ..graph_calls import argument, dims_argument, display_name, operator_name
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
-from .carry_source import CarryKind, CarrySource
+from .carry_source import CarryKind, CarrySource, is_scan, scan_of
 from .past_timesteps import PastReads
-from .scans import is_scan, scan_of
 from .timestep_rules import (
     COMPARISONS,
     FACTORIES,

@@ -1,4 +1,9 @@
-"""Sources of carried values: nodes whose values are passed from one chunk of time to the next."""
+"""Sources of carried values: nodes whose values are passed from one chunk of time to the next.
+
+A scan is a loop over the timesteps, whose states are carried. A step of it compares the position of its timestep with
+the lengths, and keeps the state of rows that have ended. So the states after a chunk are those after each row's own
+last timestep.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
+from torch.fx import GraphModule, Node
 
 from ..graph_calls import dims_argument, operator_name
 from .past_timesteps import PastTimesteps
-from .scans import is_scan, scan_of
 
 CarryKind = Literal["state", "past", "timesteps", "cumsum", "last", "sum", "max", "min"]
 
@@ -20,7 +25,7 @@ class CarrySource:
 
     kind: CarryKind
     """Update rule. The state or last timesteps of a chunk, their number, the value at the last one, or a reduction."""
-    node: torch.fx.Node
+    node: Node
     """The recurrence, the call that reads past timesteps, their number before it, or the reduction over time."""
     element: int
     """Index of the result: 1 for h_n, 2 for c_n; of a scan, that of the state; 0 where there is one."""
@@ -39,7 +44,7 @@ class CarrySource:
             return "timesteps"
         return self.node.all_input_nodes[0].name if operator_name(self.node) == "getitem" else self.node.name
 
-    def results(self) -> list[torch.fx.Node]:
+    def results(self) -> list[Node]:
         """Return the nodes of the graph that have this value after the last timestep."""
         if self.kind in ("past", "timesteps", "cumsum"):
             return []
@@ -67,11 +72,52 @@ class CarrySource:
         return dim
 
 
-def initial_value_node(carry: CarrySource) -> torch.fx.Node:
+def initial_value_node(carry: CarrySource) -> Node:
     """Return the model's own value before the first timestep, such as the initial state of a recurrence."""
     if carry.past is not None:
         return carry.past.first
     is_listed = is_scan(carry.node)
     state = scan_of(carry.node).first[carry.element] if is_listed else carry.node.args[1 + carry.element]
-    assert isinstance(state, torch.fx.Node)
+    assert isinstance(state, Node)
     return state
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The arguments of a call of torch's `scan`."""
+
+    step: GraphModule
+    """The graph of one step: of the states, a timestep of each sequence, and the shared tensors."""
+    first: tuple[Node, ...]
+    each: tuple[Node, ...]
+    """Tensors with a first dimension of timesteps."""
+    shared: tuple[Node, ...]
+
+    def placeholder(self, node: Node) -> Node:
+        """Return the input of the step that has a timestep of one of `each`, or one of `shared`."""
+        index = (*self.each, *self.shared).index(node)
+        inputs = self.step.graph.find_nodes(op="placeholder")
+        return cast(Node, inputs[len(self.first) + index])
+
+    def only_detects_padding(self, positions: Node, lengths: Node) -> bool:
+        """Whether the step uses positions and lengths only to find out which rows have ended."""
+        position, length = self.placeholder(positions), self.placeholder(lengths)
+        sizes = torch.ops.aten.sym_size.int
+        comparisons = {*position.users, *(user for user in length.users if user.target is not sizes)}
+        is_less = torch.ops.aten.lt.Tensor
+        return all(node.target is is_less and node.args == (position, length) for node in comparisons)
+
+
+def is_scan(node: object) -> bool:
+    """Whether a node is a call of torch's `scan`."""
+    return isinstance(node, Node) and node.target is torch.ops.higher_order.scan
+
+
+def scan_of(node: Node) -> Scan:
+    """Return the arguments of a call of `scan`."""
+    step, first, each, shared = node.args
+    assert isinstance(step, Node)
+    owner = node.graph.owning_module
+    assert owner is not None
+    lists = [tuple(cast("list[Node]", nodes)) for nodes in (first, each, shared)]
+    return Scan(cast(GraphModule, owner.get_submodule(str(step.target))), *lists)

@@ -22,10 +22,10 @@ from ..exporter.export import NEED_CELL
 from ..exporter.subgraph import SubgraphBuilder
 from ..outputs import axis_of, output_nodes, symbolic_sizes
 from ..program import ChunkPrograms
+from ..ragged.value import limited
 from .carry_analysis import NotChunkable, find_carried_values, timesteps_before
-from .carry_source import CarrySource, initial_value_node
+from .carry_source import CarrySource, initial_value_node, is_scan
 from .past_calls import Copies, PastCall, replaced_arguments, timesteps_of_rows
-from .scans import is_scan
 from .timestep_rules import constant_value
 
 LENGTHS = TensorSpec("sequence_lengths", "int64", ("batch",))
@@ -117,11 +117,8 @@ class _ProgramBuilder:
             return carry.past.fill
         if carry.kind not in ("max", "min"):
             return 0.0
-        dtype, of_max = carry.value.dtype, carry.kind == "max"
-        if dtype.is_floating_point:
-            return float("-inf") if of_max else float("inf")
-        least, greatest = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-        return least if of_max else greatest
+        number = limited(float("-inf") if carry.kind == "max" else float("inf"), carry.value.dtype)
+        return int(number) if isinstance(number, bool) else number
 
     def chunk(self) -> ExportedProgram:
         """Build the program: inputs, lengths within the chunk, carried values -> outputs with time, carried values."""

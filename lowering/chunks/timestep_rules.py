@@ -20,7 +20,7 @@ from torch.fx import Node
 
 from ...backends.recurrent_operators import is_recurrent
 from ...bucketing.shapes import Axis
-from ..errors import node_line, source_suffix
+from ..errors import node_line
 from ..graph_calls import (
     argument,
     class_count,
@@ -40,9 +40,6 @@ class Tainted:
 
     operator: str
     line: str | None
-
-    def __str__(self) -> str:
-        return f"{self.operator}{source_suffix(self.line)}"
 
 
 Taint = Literal["independent", "per_timestep"] | Tainted
@@ -131,10 +128,6 @@ def _cat(taints: TaintMap, node: Node) -> bool:
     return len(places) <= 1 and dim % rank(node) not in places
 
 
-def _stack(taints: TaintMap, node: Node) -> bool:
-    return len({d for t in operands(node)[0] for d in taints.time_dims(t)}) <= 1
-
-
 def _moves_dims(taints: TaintMap, node: Node) -> bool:
     """transpose, permute, expand, ...: each timestep stays one timestep."""
     return len(taints.time_dims(node)) == 1
@@ -221,7 +214,6 @@ _FACTORY: Rule = lambda taints, node: True  # noqa: E731
 FILL_FACTORIES = rule_table((_FACTORY, "full full_like new_full"))
 FACTORIES = rule_table((_FACTORY, "arange zeros ones empty zeros_like ones_like new_zeros new_ones"))
 _TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
-_TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # the argument after the sizes is a value
 CONVERSIONS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
 COMPARISONS = {f"aten.{name}" for name in ("lt", "le", "gt", "ge")}
 VALUE_PRESERVING = {
@@ -246,7 +238,7 @@ _RULES: dict[str, Rule] = {
         (_over_other_dims, "var std topk glu"),
         (lambda taints, node: taints.time_dim_of(node.all_input_nodes[0]) is not None, "cumsum"),
         (_cat, "cat"),
-        (_stack, "stack"),
+        (lambda taints, node: len({d for t in operands(node)[0] for d in taints.time_dims(t)}) <= 1, "stack"),
         (_gather, "gather"),
     ),
     "neuron_lstm.lstm": _recurrence,
@@ -308,7 +300,7 @@ def _uses_time_as_value(taints: TaintMap, node: Node, name: str) -> bool:
     """Whether a value depends on the number of padded timesteps, as in `sum / T`. A shape may contain that number."""
     if name in _TAKES_SIZES:
         return False
-    if name in _TAKES_SIZES_FIRST:
+    if name in FILL_FACTORIES:  # the argument after the sizes is a value
         return any(taints.is_time_expression(argument) for argument in [*node.args[1:], *node.kwargs.values()])
     if name in ("aten.slice", "aten.narrow"):
         ends_with_time = bool(taints.time_dims(node)) and not any(taints.is_time_expression(a) for a in node.args[2:3])

@@ -79,7 +79,7 @@ def pooled_over_time(name: str, function: Callable[..., torch.Tensor], args: Any
         return NotImplemented
     x = _REDUCTIONS[kind](x, [place - rank for place in symbolic], keepdim=True)
     rest = {option: _without(given, option, symbolic, rank) for option in _NEUTRAL if option in given}
-    if len(symbolic) == rank or all(_is_neutral(rest, place, rank) for place in range(rank)):
+    if all(value[place] == _NEUTRAL[option] for option, value in rest.items() for place in range(rank)):
         return x
     return function(x, **{**{option: value for option, value in given.items() if option != "input"}, **rest})
 
@@ -118,10 +118,6 @@ def _without(given: dict[str, Any], option: str, reduced: Sequence[int], rank: i
     """Return an option of the window, without the dimensions that are reduced already."""
     value = given["kernel_size"] if option == "stride" and not given[option] else given[option]
     return [_NEUTRAL[option] if place in reduced else size for place, size in enumerate(_sizes(value, rank))]
-
-
-def _is_neutral(options: dict[str, Any], place: int, rank: int) -> bool:
-    return all(value[place] == _NEUTRAL[option] for option, value in options.items())
 
 
 def embedding_bag(

@@ -43,7 +43,8 @@ def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Itera
         # functions of torch that no mode sees called
         (torch, "from_numpy", partial(mode.from_numpy, original=torch.from_numpy)),
         *((torch, name, _tensor_type(getattr(torch, name), dtype)) for name, dtype in _TENSOR_TYPES.items()),
-        (transformer, "_detect_is_causal_mask", _is_declared_causal),
+        # a layer is told that its mask is causal: the values of the mask are not compared
+        (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: is_causal is True),
         # torch's transformers run the operators that they run while they are trained
         (torch.backends.mha, "get_fastpath_enabled", lambda: False),
         (rnn_utils, "invert_permutation", partial(inverse, original=rnn_utils.invert_permutation)),
@@ -128,11 +129,6 @@ def _type(*arguments: Any, **options: Any) -> Any:
 def _is_instance(value: Any, kinds: Any) -> bool:
     """Whether a value is an instance as in eager mode, in which a size is an integer."""
     return isinstance(0 if isinstance(value, torch.SymInt) else value, kinds)
-
-
-def _is_declared_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-    """Whether a layer of torch's transformers is told that its mask is causal; its values are not compared."""
-    return is_causal is True
 
 
 def _range(*arguments: Any) -> range:

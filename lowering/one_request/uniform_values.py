@@ -30,15 +30,11 @@ _FILLED = {
 """Functions that make a mask whose elements are all equal, with the number of each."""
 
 
-def _inverse(value: Any) -> Any:
-    return not value if isinstance(value, bool) else ~value
-
-
 _UNARY: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("bool", "any", "all"), bool),
     **dict.fromkeys(("float", "double", "half"), float),
     **dict.fromkeys(("long", "int", "byte"), int),
-    **dict.fromkeys(("invert", "bitwise_not"), _inverse),
+    **dict.fromkeys(("invert", "bitwise_not"), lambda value: not value if isinstance(value, bool) else ~value),
     "logical_not": operator.not_,
 }
 _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {

@@ -96,14 +96,10 @@ def within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool
     known = value_range(tensor)
     if known is None or name not in COMPARED or len(others) != 1 or not isinstance(others[0], (int, float)):
         return None
-    result = _compared(name, known.bounds, others[0])
-    if result is not None:
-        known.use()
-    return result
-
-
-def _compared(name: str, bounds: tuple[float, float], number: float) -> bool | None:
-    if name in ("eq", "ne"):
-        return None if bounds[0] <= number <= bounds[1] else name == "ne"
-    results = {bool(COMPARED[name](bound, number)) for bound in bounds}
-    return results.pop() if len(results) == 1 else None
+    (low, high), number = known.bounds, others[0]
+    is_within = name in ("eq", "ne") and low <= number <= high
+    results = {bool(COMPARED[name](bound, number)) for bound in known.bounds}
+    if is_within or len(results) > 1:
+        return None
+    known.use()
+    return results.pop()

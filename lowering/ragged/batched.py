@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, cast
@@ -88,7 +88,8 @@ class RaggedRun(torch.fx.Interpreter):
 
     def _scan(self, n: torch.fx.Node, found: Any) -> Any:
         arguments: Any = self.map_nodes_to_values(n.args, n)
-        return scan(self._batch, arguments, [_sizes(result) for result in found], _run_step)
+        run_step = lambda graph, values, batch: RaggedRun(graph, {}, {}, batch).run(*values)  # noqa: E731
+        return scan(self._batch, arguments, [_sizes(result) for result in found], run_step)
 
     def _placeholder(self, n: torch.fx.Node) -> Value:
         if not self._inputs:  # the graph of one step of a loop takes the values of a batch in order
@@ -146,11 +147,6 @@ class RaggedRun(torch.fx.Interpreter):
         given = {argument.name: value for argument, value in zip(schema, args, strict=False)}
         defaults = {a.name: a.default_value for a in schema}
         return {**defaults, **given, **kwargs}
-
-
-def _run_step(graph: torch.fx.GraphModule, values: Sequence[Value], batch: Batch) -> Sequence[Value]:
-    results: Sequence[Value] = RaggedRun(graph, {}, {}, batch).run(*values)
-    return results
 
 
 def _number(argument: Any) -> Any:
@@ -212,15 +208,11 @@ def export_ragged(
     exported = single.exported
     module = exported.graph_module
     names = [str(name) for name in exported.graph_signature.user_inputs]
-    found: list[Value] = []
+    found: list[tuple[Value, int | None]] = []
     holder = holder_of(exported)
 
     timed = next((number for number, spec in enumerate(inputs) if spec.time_dim is not None), None)
     batched = has_batch(inputs)
-
-    def placed(values: Sequence[Value]) -> Iterator[tuple[Value, int | None]]:
-        for value, place in zip_longest(values, places[: len(values)]):
-            yield value, _batch_place(value.sizes, place) if batched else None
 
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if timed is None:
@@ -232,8 +224,9 @@ def export_ragged(
         tensors = tensors_by_placeholder(exported, holder)
         before = arguments[-2] if counts else None
         values = run_ragged(module, list(zip(names, inputs, strict=True)), tensors, padded, lengths, time, before)
-        found[:] = values
-        return tuple(_contiguous_item(value, place, batched) for value, place in placed(values))
+        pairs = zip_longest(values, places[: len(values)])
+        found[:] = [(value, _batch_place(value.sizes, place) if batched else None) for value, place in pairs]
+        return tuple(_contiguous_item(value, place, batched) for value, place in found)
 
     names_of_lengths = [] if timed is None else [*["timesteps_before"] * counts, "sequence_lengths"]
     holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), *names_of_lengths])
@@ -241,30 +234,28 @@ def export_ragged(
         program = _export(holder, inputs, timesteps, shortest, len(names_of_lengths))
     join_moves(program)
     drop_unused(program)
-    return RaggedProgram(program, tuple(_layout(value, place, batched) for value, place in placed(found)))
+    return RaggedProgram(program, tuple(_layout(value, place, batched) for value, place in found))
 
 
 def _export(
     holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int, shortest: int, counted: int
 ) -> torch.export.ExportedProgram:
     """Export for every number of rows and timesteps; if strides forbid the smallest, for all above them."""
+    batch = torch.export.Dim("batch", min=1)
+    rows, of_lengths = (_ROWS, {0: batch}) if has_batch(inputs) else (1, {})
+    tensors = [example_tensor(spec, _ROWS, timesteps) for spec in inputs]
+    tensors += [torch.ones(rows, dtype=torch.int64) for _ in range(counted)]
+
+    def export(time: Any) -> torch.export.ExportedProgram:
+        shapes = [dynamic_shape(spec, {"batch": batch, "time": time}) for spec in inputs]
+        return export_quietly(holder, tensors, [*shapes, *[of_lengths] * counted])
+
     try:
-        return _export_from(holder, inputs, timesteps, torch.export.Dim("time", min=shortest), counted)
+        return export(torch.export.Dim("time", min=shortest))
     except Exception as error:
         if CONSTRAINT not in str(error):
             raise
-    return _export_from(holder, inputs, timesteps, torch.export.Dim.AUTO, counted)
-
-
-def _export_from(
-    holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int, time: Any, counted: int
-) -> torch.export.ExportedProgram:
-    dims: dict[Axis, Any] = {"batch": torch.export.Dim("batch", min=1), "time": time}
-    tensors = [example_tensor(spec, _ROWS, timesteps) for spec in inputs]
-    shapes = [dynamic_shape(spec, dims) for spec in inputs]
-    rows, of_lengths = (_ROWS, {0: dims["batch"]}) if has_batch(inputs) else (1, {})
-    numbers = [torch.ones(rows, dtype=torch.int64) for _ in range(counted)]
-    return export_quietly(holder, [*tensors, *numbers], [*shapes, *[of_lengths] * counted])
+    return export(torch.export.Dim.AUTO)
 
 
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -143,12 +144,8 @@ def copy(batch: Batch, call: Call) -> Results:
 
 def masked_fill(batch: Batch, call: Call) -> Results:
     """Fill with a number, or with one of each request, where the mask is true."""
-    fill, rank = call["value"], len(call.sizes[0])
-    if is_ragged_number(fill):
-        own = batch.counted(fill)
-    elif isinstance(fill, Value) and not fill.shared:
-        own = fill.tensor
-    else:
-        return pointwise(batch, call)
-    mask, value = (unsqueezed(batch.rows_of(v), rank - v.rank) for v in (call.value("mask"), call.value()))
-    return call.result(torch.where(mask, unsqueezed(own, rank).to(value.dtype), value))
+    fill = call["value"]
+    if is_ragged_number(fill) or (isinstance(fill, Value) and not fill.shared):
+        arguments = {"condition": call["mask"], "self": fill, "other": call["self"]}
+        call = replace(call, target=torch.ops.aten.where.self, arguments=arguments)
+    return pointwise(batch, call)

@@ -180,14 +180,11 @@ def embedding(batch: Batch, call: Call) -> Results:
     weight, ids = call.value("weight"), call.value("indices")
     if not weight.shared:
         raise NoRule("a table of embeddings that is computed for each request")
-    rows, ones = without_ones(_own_ids(batch, ids), 0)
+    if not ids.shared and not ids.is_input:  # the table has ids that were computed from padding, too
+        ids = replace(ids, tensor=batch.masked(ids, ids.ragged_dims, 0))
+    rows, ones = without_ones(ids, 0)
     read = torch.nn.functional.embedding(rows.tensor, weight.tensor)
     return Value(with_ones(read, ones, shared=ids.shared), call.sizes[0], ids.shared)
-
-
-def _own_ids(batch: Batch, ids: Value) -> Value:
-    """Return ids that the table has, also where they were computed from padding."""
-    return ids if ids.shared or ids.is_input else replace(ids, tensor=batch.masked(ids, ids.ragged_dims, 0))
 
 
 def flip(batch: Batch, call: Call) -> Results:

@@ -124,7 +124,7 @@ RULES: dict[str, Rule] = {
         (reduction.instance_norm, "instance_norm"),
         (reduction.group_norm, "group_norm"),
         (window.convolution, "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"),
-        (window.max_pool, "max_pool1d max_pool2d max_pool3d"),
+        (partial(window.pool, _LOW), "max_pool1d max_pool2d max_pool3d"),
         (window.max_pool_with_indices, "max_pool2d_with_indices max_pool3d_with_indices"),
         (window.average_pool, "avg_pool1d avg_pool2d"),
         (window.adaptive_pool, "adaptive_avg_pool1d adaptive_avg_pool2d"),

@@ -37,17 +37,13 @@ def _groups(before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> list[tuple
     while left or right:
         own: list[SizeExpr] = [left.pop(0)] if left else []
         new: list[SizeExpr] = [right.pop(0)] if right else []
-        while not _equal(own, new):
+        while _approximate(own) != _approximate(new) or not are_equal(sympy.prod(own), sympy.prod(new)):
             smaller, rest = (own, left) if _approximate(own) < _approximate(new) else (new, right)
             if not rest:
                 raise NoRule(f"a reshape from {list(before)} to {list(after)}")
             smaller.append(rest.pop(0))
         groups.append((own, new))
     return groups
-
-
-def _equal(own: Sequence[SizeExpr], new: Sequence[SizeExpr]) -> bool:
-    return _approximate(own) == _approximate(new) and are_equal(sympy.prod(own), sympy.prod(new))
 
 
 def _approximate(sizes: Sequence[SizeExpr]) -> tuple[int, ...]:
@@ -148,9 +144,9 @@ def stack(batch: Batch, call: Call) -> Results:
     """Stack along a new dimension."""
     values: list[Value] = list(call["tensors"])
     dim = normalized(call["dim"], values[0].rank + 1)
-    if call.shared:
-        return Value(torch.stack([value.tensor for value in values], dim), call.sizes[0], shared=True)
-    return call.result(torch.stack([batch.every_row(value) for value in values], dim + 1))
+    shared = call.shared
+    tensors = [value.tensor if shared else batch.every_row(value) for value in values]
+    return Value(torch.stack(tensors, dim if shared else dim + 1), call.sizes[0], shared)
 
 
 def pad(batch: Batch, call: Call) -> Results:

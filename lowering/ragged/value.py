@@ -110,7 +110,7 @@ class Batch:
         ragged = [dim for dim in dims if is_ragged(value.sizes[dim])]
         if fill == 0 and value.zero_beyond:
             return tensor
-        fill = _limited(fill, tensor.dtype)
+        fill = limited(fill, tensor.dtype)
         for dim in ragged:
             valid = in_dim(self.valid(value.sizes[dim]), dim + 1, value.rank + 1)
             if tensor.dtype is torch.bool:  # ONNX Runtime has no choice between flags
@@ -120,7 +120,7 @@ class Batch:
         return tensor
 
 
-def _limited(fill: float, dtype: torch.dtype) -> Any:
+def limited(fill: float, dtype: torch.dtype) -> Any:
     """Return a fill that the dtype can hold."""
     if dtype.is_floating_point or not math.isinf(fill):
         return bool(fill) if dtype is torch.bool and not math.isinf(fill) else fill

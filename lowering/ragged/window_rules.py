@@ -82,11 +82,6 @@ def overlap_add(batch: Batch, call: Call) -> Results:
     return _unfolded(batch, call, added, folded, value.shared)
 
 
-def max_pool(batch: Batch, call: Call) -> Results:
-    """Compute a maximum over windows: minus infinity follows the last timestep."""
-    return _pool(batch, call, float("-inf"))
-
-
 def average_pool(batch: Batch, call: Call) -> Results:
     """Compute a mean over windows: zeros follow the last timestep."""
     value = call.value()
@@ -94,10 +89,10 @@ def average_pool(batch: Batch, call: Call) -> Results:
     counts_padding = pads and call["count_include_pad"]
     ragged = any(is_ragged(size) for size in value.sizes[_dims(call)[0] :])
     if not ragged or call.get("divisor_override") or (counts_padding and not call["ceil_mode"]):
-        return _pool(batch, call, 0)
+        return pool(0, batch, call)
     if counts_padding:
         raise NoRule("a mean over windows whose last window counts padding")
-    return _mean_of_real(batch, call) if pads or call["ceil_mode"] else _pool(batch, call, 0)
+    return _mean_of_real(batch, call) if pads or call["ceil_mode"] else pool(0, batch, call)
 
 
 def _mean_of_real(batch: Batch, call: Call) -> Results:
@@ -125,7 +120,8 @@ def max_pool_with_indices(batch: Batch, call: Call) -> Results:
     return call.results([values, own], shared=value.shared)
 
 
-def _pool(batch: Batch, call: Call, fill: float) -> Results:
+def pool(fill: float, batch: Batch, call: Call) -> Results:
+    """Pool over windows: what fills the padding changes no result."""
     dims = _dims(call)
     value = _with_own_ends(batch, call.value(), dims)
     tensor, folded = _folded(batch.masked(value, dims, fill), dims)
