@@ -27,7 +27,7 @@ def _operator(name: str) -> str:
     return name
 
 
-def compiler_arguments(given: object) -> tuple[str, ...]:
+def compiler_arguments(written: object) -> tuple[str, ...]:
     """Convert a compiler's arguments to a tuple: a list is kept, a string is split as by a shell.
 
     >>> compiler_arguments("--target 'inf2 x'"), compiler_arguments(["--target", "trn1"])
@@ -35,15 +35,15 @@ def compiler_arguments(given: object) -> tuple[str, ...]:
 
     Raises `ValueError`: they are neither, or a quotation is open.
     """
-    if isinstance(given, list | tuple) and all(isinstance(word, str) for word in given):
-        return tuple(given)
-    shown = repr(given)[:60]
-    if not isinstance(given, str):
+    if isinstance(written, list | tuple) and all(isinstance(word, str) for word in written):
+        return tuple(written)
+    shown = repr(written)[:60]
+    if not isinstance(written, str):
         raise ValueError(  # noqa: TRY004 - as every wrong option
             f"expected a text or a list of texts, as in [--target, trn1], got {shown}"
         )
     try:
-        return tuple(shlex.split(given))
+        return tuple(shlex.split(written))
     except ValueError as error:
         raise ValueError(f"expected arguments as a shell takes them, got {shown}: {error}") from error
 

@@ -96,9 +96,9 @@ class CandidateCompiler:
         """Compiler settings of the YAML; `trace_kwargs` overrides the same keys outside it."""
         config, directory = self.config, self.config_directory
         partitioner = config.partitioner_config
-        own = (partitioner and partitioner.trace_kwargs) or TraceArguments()
-        workdir = own.compiler_workdir or config.compiler_workdir
-        arguments = config.compiler_args if own.compiler_args is None else own.compiler_args
+        options = (partitioner and partitioner.trace_kwargs) or TraceArguments()
+        workdir = options.compiler_workdir or config.compiler_workdir
+        arguments = config.compiler_args if options.compiler_args is None else options.compiler_args
         return CompileSettings(
             precision=config.precision,
             workdir=None if workdir is None else directory / workdir,

@@ -34,7 +34,7 @@ def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> Sour
     held = weight_names(fixed)
     weights = {node: held[node.name] for node in fixed.graph.find_nodes(op="placeholder") if node.name in held}
     names = tuple(dict.fromkeys(name for node, name in weights.items() if node.users))
-    known, all_tensors = weights_of(program), weights_of(fixed)
+    named, all_tensors = weights_of(program), weights_of(fixed)
     for node in list(fixed.graph.nodes):
         _use_legacy_operator(node)
     source = graph_source(
@@ -44,7 +44,7 @@ def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> Sour
         # Compilers trace on their own devices: new tensors must be on the device of the inputs.
         source=source.replace("torch.device('cpu')", "tensors['device']"),
         names=names,
-        extra_tensors={name: all_tensors[name] for name in names if name not in known},
+        extra_tensors={name: all_tensors[name] for name in names if name not in named},
         signature=signature,
     )
 

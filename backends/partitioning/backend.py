@@ -129,9 +129,9 @@ def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:
 
 def _overridden(settings: CompileSettings, config: PartitionerBlock) -> CompileSettings:
     """Override the settings of the whole program with `trace_kwargs`."""
-    own = config.trace_kwargs or TraceArguments()
+    options = config.trace_kwargs or TraceArguments()
     return replace(
         settings,
-        workdir=settings.workdir if own.compiler_workdir is None else Path(own.compiler_workdir),
-        args=settings.args if own.compiler_args is None else own.compiler_args,
+        workdir=settings.workdir if options.compiler_workdir is None else Path(options.compiler_workdir),
+        args=settings.args if options.compiler_args is None else options.compiler_args,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -117,10 +117,15 @@ def find_time_bound(
 
     None: the program holds for any number of timesteps. `rows` is a number of rows for which it holds.
     """
-    written = conditions.numbers.union(map(int, {n for b in branches for n in b.condition.atoms(sympy.Integer)}))
-    near = {near for number in written for near in (number, number + 1) if near > longest}
-    numbers = sorted({*range(longest + 1, longest + 1 + _CHECKED), *near, _MANY})
+    numbers = timesteps_beyond(branches, longest, conditions.numbers)
     if all(conditions.holds(rows, number) for number in numbers):
         return None
     over_time = [branch for branch in branches if branch.condition.free_symbols <= conditions.time_symbols]
     return TimeBound(next((branch.line for branch in over_time if any(map(branch.differs_at, numbers))), None))
+
+
+def timesteps_beyond(branches: Sequence[Branch], longest: int, written: Iterable[int] = ()) -> list[int]:
+    """Return numbers of timesteps beyond `longest` to check, ascending; those near numbers in the conditions too."""
+    numbers = {*written, *(int(n) for branch in branches for n in branch.condition.atoms(sympy.Integer))}
+    near = {near for number in numbers for near in (number, number + 1) if near > longest}
+    return sorted({*range(longest + 1, longest + 1 + _CHECKED), *near, _MANY})

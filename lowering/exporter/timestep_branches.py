@@ -40,9 +40,17 @@ class Branch:
 
     def differs_at(self, timesteps: int) -> bool:
         """Whether another number of timesteps takes the other branch."""
+        value = self._at(timesteps)
+        return value is not None and value != self.taken
+
+    def is_decided_at(self, timesteps: int) -> bool:
+        """Whether the condition is true or false for a number of timesteps."""
+        return self._at(timesteps) is not None
+
+    def _at(self, timesteps: int) -> bool | None:
         symbols = self.condition.free_symbols
         value = self.condition.xreplace(dict.fromkeys(symbols, sympy.Integer(timesteps)))
-        return len(symbols) == 1 and value in (sympy.true, sympy.false) and bool(value) != self.taken
+        return bool(value) if len(symbols) == 1 and value in (sympy.true, sympy.false) else None
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,13 @@ from ...config.schema import ServingConfig
 from ..errors import LoweringError, UnknownLoop, source_suffix
 from ..exporter.export import forward_name
 from ..exporter.program_tensors import holder_of, tensors_by_placeholder
-from ..exporter.shape_conditions import TimeBound
+from ..exporter.shape_conditions import TimeBound, timesteps_beyond
 from ..one_request.single_request import SingleExport, export_request, export_unrolled
 from .call_sites import Frames, calls_per_step, find_frames, lists_of_timesteps, mark_fixed_parts
 from .each_length import LoopCalls
 from .evaluate import Evaluation
 from .recipe import Count, NotALoop, Recipe
+from .size_uses import SizeUses
 from .trace_writer import TraceWriter
 from .unrolled import simplify
 
@@ -108,6 +109,8 @@ def _merged(a: Any, b: Any, count: Callable[[Count, Count], Count]) -> Any:
 _MOST_TIMESTEPS = 12
 _FEWEST_TIMESTEPS = 4
 """Fewer would not show a rule."""
+_MOST_STEPS = 60_000
+"""Steps of all numbers of timesteps together that are run one by one."""
 _TIMESTEPS_OF_SESSIONS = 2048
 """Timesteps beyond the buckets that are run for sessions, which have any number of them."""
 
@@ -133,25 +136,42 @@ def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int =
         recipe = recognise(simplify(short.exported), timesteps, simplify(long.exported), more)
     except NotALoop as error:
         raise NoLoop(f"{name} has no loop over timesteps") from error
+    uses = SizeUses(model, config, (timesteps, more))
     calls = LoopCalls(model, config, (timesteps, more))
-    lengths = calls.lengths(config.longest)
-    if (other := calls.first_other(lengths)) is not None:
+    lengths = calls.lengths(config.longest) if not uses.unknown else range(more + 1, config.longest + 1)
+    _reject_unknown_branches(name, uses, lengths)
+    other = uses.first_other(range(more + 1, config.longest + 1)) or calls.first_other(lengths)
+    if other is not None:
         raise UnknownLoop(
             f"{name} does something else at {other.timesteps} timesteps than at {more}{source_suffix(other.line)}: "
             "write code that is the same at each step of a loop, and for every number of them"
         )
     rolled = _export(recipe, long, config, name, shortest)
-    beyond = (
-        None
-        if config.streaming is None
-        else calls.first_other(
-            length
-            for length in calls.lengths(max(_TIMESTEPS_OF_SESSIONS, 2 * config.longest))
-            if length > config.longest
-        )
-    )
+    bound = None if config.streaming is None else _bound(uses, calls, config.longest)
     compared = frozenset({*range(shortest, more), *lengths})
-    return replace(rolled, compared=compared, bound=rolled.bound if beyond is None else TimeBound(beyond.line))
+    return replace(rolled, compared=compared, bound=bound or rolled.bound)
+
+
+def _reject_unknown_branches(name: str, uses: SizeUses, lengths: Iterable[int]) -> None:
+    """Refuse a model that may branch on a plain number, unless all its numbers of timesteps are few enough to run.
+
+    Raises `UnknownLoop`: names the line.
+    """
+    if uses.unknown and sum(lengths) > _MOST_STEPS:
+        raise UnknownLoop(
+            f"{name} makes a plain number of the number of timesteps{source_suffix(uses.unknown[0])}: which requests "
+            "would take another branch is not known. Compare sizes as they are, as in `if x.size(1) > 8`"
+        )
+
+
+def _bound(uses: SizeUses, calls: LoopCalls, longest: int) -> TimeBound | None:
+    """Return the bound of the timesteps of sessions, if some beyond the longest bucket are not known to hold."""
+    if uses.unknown:
+        return TimeBound(uses.unknown[0])
+    most = max(_TIMESTEPS_OF_SESSIONS, 2 * longest)
+    beyond = [length for length in calls.lengths(most) if length > longest]
+    other = uses.first_other(timesteps_beyond(uses.branches, longest)) or calls.first_other(beyond)
+    return None if other is None else TimeBound(other.line)
 
 
 def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: str, shortest: int) -> SingleExport:

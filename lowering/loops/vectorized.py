@@ -47,6 +47,16 @@ _OVER_ROWS = {
     _aten._native_batch_norm_legit_no_training.default,
 }
 """Operators, in eval mode, over each row of their first argument by itself."""
+_OVER_DIMS = {
+    *(_aten.cat.default, _aten.stack.default, _aten.transpose.int, _aten.unsqueeze.default, _aten.squeeze.dim),
+    *(_aten.chunk.default, _aten.split.Tensor, _aten.split_with_sizes.default, _aten.unbind.int),
+    *(_aten.select.int, _aten.slice.Tensor, _aten.narrow.default),
+    *(_aten.softmax.int, _aten.log_softmax.int, _aten.sum.dim_IntList, _aten.mean.dim),
+}
+"""Operators whose arguments `dim`, `dim0` and `dim1` count the dimensions of their tensors.
+
+torch.vmap would make plain numbers of some of their symbolic sizes.
+"""
 
 
 def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], count: Any) -> Any:
@@ -59,6 +69,9 @@ def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], co
     if torch.Tag.pointwise in target.tags:
         rank = max(_rank(value) for value in pytree.tree_leaves(given) if isinstance(value, (Stacked, torch.Tensor)))
         return _called(target, pytree.tree_map(lambda value: _aligned(value, rank), given))
+    every = all(isinstance(value, Stacked) for value in pytree.tree_leaves(given) if not _plain(value))
+    if target in _OVER_DIMS and every:
+        return _called(target, pytree.tree_map(_unwrapped, _shifted(given, _rank(stacked[0]))))
     if target in _ANY_LEADING and isinstance(args[0], Stacked) and len(stacked) == 1:
         return _called(target, pytree.tree_map(_unwrapped, given))
     if target in _OVER_ROWS and isinstance(args[0], Stacked) and len(stacked) == 1:
@@ -68,13 +81,19 @@ def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], co
 
 def _by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     schema = target._schema.arguments
-    return {**{argument.name: value for argument, value in zip(schema, args, strict=False)}, **kwargs}
+    named = {argument.name: value for argument, value in zip(schema, args, strict=False)}
+    defaults = {a.name: a.default_value for a in schema if a.name.startswith("dim") and a.has_default_value()}
+    return {**defaults, **named, **kwargs}
 
 
 def _called(target: Any, given: Mapping[str, Any]) -> Any:
     schema = target._schema.arguments
     positional = [given[a.name] for a in schema if not a.kwarg_only and a.name in given]
     return target(*positional, **{a.name: given[a.name] for a in schema if a.kwarg_only and a.name in given})
+
+
+def _plain(value: Any) -> bool:
+    return not isinstance(value, (Stacked, torch.Tensor))
 
 
 def _rank(value: Stacked | torch.Tensor) -> int:
@@ -94,6 +113,19 @@ def _aligned(value: Any, rank: int) -> Any:
     for _ in range(rank - _rank(value)):
         tensor = tensor.unsqueeze(1)
     return tensor
+
+
+def _shifted(given: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """Count dimensions after that of the members; those counted from the end stay."""
+
+    def shifted(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [shifted(item) for item in value]
+        return value + 1 if isinstance(value, int) and value >= 0 else value
+
+    dims = {name: shifted(value) for name, value in given.items() if name.startswith("dim")}
+    every = {"dim": list(range(1, rank + 1))} if "dim" in dims and dims["dim"] in (None, []) else {}
+    return {**given, **dims, **every}
 
 
 def _over_rows(target: Any, given: Mapping[str, Any], members: torch.Tensor) -> Any:

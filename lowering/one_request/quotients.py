@@ -241,7 +241,16 @@ class RepeatedList(list[torch.Tensor]):
 
     def whole(self) -> list[torch.Tensor]:
         """Return the elements, whose number is then fixed."""
-        return [self.item] * int(self.times)
+        return [*super().__iter__(), *[self.item] * (int(self.times) - super().__len__())]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.extend(self.whole()[super().__len__() :])
+        super().__setitem__(index, value)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it has other elements by now, each in its place."""
+        return super().__len__() > 1
 
     def __len__(self) -> int:
         return int(self.times)

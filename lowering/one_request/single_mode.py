@@ -14,6 +14,7 @@ from torch.nn.utils import rnn as rnn_utils
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from ..errors import LoweringError, calling_line, source_suffix
 from ..exporter.model_attributes import replaced
 from ..packing.packed_placeholder import TORCH_RNN_FILES
 from ..packing.packed_rules import viewed
@@ -77,6 +78,8 @@ class SingleRequestMode(TorchFunctionMode):
         values = values_after(name, args, kwargs)
         note_writes(name, args, kwargs)
         result = _CALLS.get(name, func)(*args, **kwargs)
+        if torch.get_default_dtype() is not torch.float32:
+            _reject_default_dtype((args, kwargs), result)
         note_views_after(args, kwargs, result)
         follow_packed(name, args, kwargs, result)
         note_range_after(name, args, kwargs, result)
@@ -101,6 +104,25 @@ class SingleRequestMode(TorchFunctionMode):
         if all(isinstance(v, (int, bool, float)) for v in array.reshape(-1)) and not shares_memory(result):
             result = _constant(array, result)
         return with_known_values(result, array)
+
+
+def _reject_default_dtype(arguments: Any, result: Any) -> None:
+    """Refuse floats that have torch's default dtype for want of another one: a host has its own default.
+
+    Raises `LoweringError`: names the line.
+    """
+    default = torch.get_default_dtype()
+    has_dtype = any(
+        isinstance(leaf, torch.dtype)
+        or (isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()))
+        for leaf in pytree.tree_leaves(arguments)
+    )
+    results = (leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor))
+    if not has_dtype and any(leaf.dtype is default for leaf in results):
+        raise LoweringError(
+            f"the model takes torch's default dtype, which it sets to {default}{source_suffix(calling_line())}: a "
+            "program has no such default. Give the dtype, as in torch.zeros(8, dtype=x.dtype)"
+        )
 
 
 def _changed(tensor: Any, result: Any, values: Any) -> Any:
@@ -264,7 +286,8 @@ def _joined(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: An
     """Join a list that is repeated for each timestep, by `torch.cat` or `torch.stack`."""
     given = {**dict(zip(("tensors", "dim"), args, strict=False)), **kwargs}
     tensors = given.pop("tensors", None)
-    return joined(name, tensors, **given) if isinstance(tensors, RepeatedList) else NotImplemented
+    is_repeated = isinstance(tensors, RepeatedList) and not tensors.is_changed
+    return joined(name, tensors, **given) if is_repeated else NotImplemented
 
 
 def _single(value: Any) -> Any:

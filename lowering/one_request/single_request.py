@@ -89,7 +89,7 @@ def export_single(
     """
     decided: set[str] = set()
     branches: list[Branch] = []
-    forward = _request_forward(model, config, decided)
+    forward = request_forward(model, config, decided)
     with noted_branches(branches):
         single = export_request(model, forward, config, forward_name(model), shortest, branches, timesteps)
     return replace(single, decided=frozenset(decided), branches=tuple(branches))
@@ -141,7 +141,7 @@ def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: in
     Raises `LoweringError`: the graph depends on data.
     """
     decided: set[str] = set()
-    forward = _request_forward(model, config, decided)
+    forward = request_forward(model, config, decided)
     exported, tree = _trace(model, forward, config, timesteps, None, forward_name(model))
     with quiet():
         functional = exported.run_decompositions({})
@@ -151,7 +151,7 @@ def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: in
     )
 
 
-def _request_forward(model: torch.nn.Module, config: ServingConfig, decided: set[str]) -> RequestForward:
+def request_forward(model: torch.nn.Module, config: ServingConfig, decided: set[str]) -> RequestForward:
     """Wrap forward() for one request; `decided` gets the names of inputs whose range decides a branch."""
     own_forward = model.forward
 

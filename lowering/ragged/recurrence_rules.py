@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..packing.padded_batch import same_size
 from .sizes import SizeExpr, evaluate, is_ragged
 from .value import Batch, Call, NoRule, Results, Value, reject_split_blocks
 
@@ -85,6 +86,12 @@ def _state_back(batch: Batch, state: torch.Tensor, call: Call, index: int) -> to
     return state.reshape(layers, batch.rows, items, hidden).movedim(1, 0)
 
 
+def _with_strides_of(state: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Return a state of a scan as the next step takes it: strides differ, too, where a size is 1."""
+    alike = all(map(same_size, new.stride(), state.stride()))
+    return new if alike else new.clone(memory_format=torch.contiguous_format)
+
+
 _RunStep = Callable[[torch.fx.GraphModule, Sequence[Value], Batch], Sequence[Value]]
 """A function that runs the graph of one step on the values of a batch."""
 
@@ -123,12 +130,12 @@ def scan(
         results = [rows.every_row(value) for value in run_step(graph, values, rows)]
         live = position < lengths
         kept = [
-            torch.where(live.reshape(-1, *[1] * (old.dim() - 1)), new, old)
+            torch.where(live.reshape(-1, *[1] * (old.dim() - 1)), _with_strides_of(old, new), old)
             for new, old in zip(results, states, strict=False)
         ]
         return [*kept, *(result.clone() for result in results[len(states) :])]
 
-    initial = [batch.every_row(value).clone() for value in first]
+    initial = [batch.every_row(value).clone(memory_format=torch.contiguous_format) for value in first]
     results = torch.ops.higher_order.scan(step, initial, [*tensors, positions], (*common, ends))
     return tuple(
         Value(tensor if place < count else tensor.narrow(0, 0, padded).movedim(0, 1), tuple(sizes[place]))

@@ -1,4 +1,4 @@
-"""Modules in TorchScript."""
+"""Modules in TorchScript, and settings of torch that a program has not."""
 
 from __future__ import annotations
 
@@ -46,3 +46,18 @@ def test_a_function_in_torchscript_is_lowered() -> None:
 
 def _scaled(states: Tensor, factor: float) -> Tensor:
     return torch.tanh(states * factor)
+
+
+class Weighted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        weights = torch.arange(x.size(1)) / x.size(1)
+        torch.set_default_dtype(before)
+        return x * weights[:, None]
+
+
+def test_a_default_dtype_of_the_model_is_refused_with_the_line_that_takes_it() -> None:
+    """A host has the default float32: the weights of the program would be of that type."""
+    with pytest.raises(LoweringError, match=r"default dtype.*float64 .at \S+: weights = torch.arange.*Give the dtype"):
+        lower(Weighted(), CONFIG)

@@ -88,8 +88,8 @@ def bucket_uses(histogram: Histogram, lengths: Sequence[int], padding: TimePaddi
     """
     uses = []
     for below, length in zip((0, *lengths), lengths, strict=False):
-        own = {steps: number for steps, number in histogram.items() if below < steps <= length}
-        useful = sum(steps * number for steps, number in own.items())
-        padded = {"bucket": length * sum(own.values()) - useful, "none": 0, "call": None}[padding]
-        uses.append(BucketUse(length, sum(own.values()), useful, padded))
+        held = {steps: number for steps, number in histogram.items() if below < steps <= length}
+        useful = sum(steps * number for steps, number in held.items())
+        padded = {"bucket": length * sum(held.values()) - useful, "none": 0, "call": None}[padding]
+        uses.append(BucketUse(length, sum(held.values()), useful, padded))
     return tuple(uses)

@@ -26,7 +26,10 @@ CONFIG_WITH_START = config_of(
     length="[4, 9]",
 )
 LENGTHS = (9, 8, 5, 3, 1, 1)
-ALL = [*((one, Recurrent) for one in CAUSAL), *((one, Convolutional) for one, past in CAUSAL.items() if past)]
+_WITHOUT_RECURRENCE = [
+    before for before, past in CAUSAL.items() if past and before is not past_models.after_the_recurrence
+]
+ALL = [*((before, Recurrent) for before in CAUSAL), *((before, Convolutional) for before in _WITHOUT_RECURRENCE)]
 _USUAL = """
     cut_after gated padded_once_for_two stacked spectral gated_linear_units transposed_with_padding shifted
     teacher_forced after_the_recurrence

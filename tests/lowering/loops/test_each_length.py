@@ -110,7 +110,7 @@ CHANGING = [
     (counted_by_results, "-h if len"),
     (another_constant, "0.5 if t < 20 else 0.4"),
     (branch_on_timesteps, "y.clamp"),
-    (last_ones, "m.cell"),
+    (last_ones, "max.0, x.size"),
     (mean_of_last_ones, "-20"),
     (stops_early, "m.cell"),
     (one_step_again, "min.t, 35"),
@@ -178,5 +178,56 @@ def test_a_model_that_fails_at_some_length_is_refused_with_that_line() -> None:
             raise ValueError("too long")
         return torch.stack(states(m, x, lambda _, h, __: h), 1)
 
-    with pytest.raises(LoweringError, match=r"41 timesteps than at 12 .at .*too long"):
+    with pytest.raises(LoweringError, match=r"41 timesteps than at 12 .at .*x.size.1. > 40"):
         lower(Cells(fails).eval(), LONG)
+
+
+def by_its_digits(m: Cells, x: Tensor) -> Any:
+    timesteps = x.size(1)
+    y = torch.stack(states(m, x, lambda _, h, __: h), 1)
+    return y * (2 if timesteps % 10 + timesteps // 10 % 10 + timesteps // 100 == 19 else 1)
+
+
+def by_a_float_remainder(m: Cells, x: Tensor) -> Any:
+    return torch.stack(states(m, x, lambda _, h, __: h * (1.0 if x.size(1) * 0.1 % 13 < 12.5 else 2.0)), 1)
+
+
+def by_a_number_that_is_not_in_its_code(m: Cells, x: Tensor) -> Any:
+    h = states(m, x, lambda _, h, __: h)[-1]
+    return -h if x.size(1) == 5 * m.every or not x.size(1) - 201 else h
+
+
+@pytest.mark.parametrize(
+    ("run", "length"),
+    [(by_its_digits, 199), (by_a_float_remainder, 125), (by_a_number_that_is_not_in_its_code, 200)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_condition_on_timesteps_is_checked_at_every_length_without_running_it(
+    run: Callable[..., Any], length: int
+) -> None:
+    with pytest.raises(LoweringError, match=rf"does something else at {length} timesteps than at 12 .at \S+:\d+: "):
+        lower(Cells(run).eval(), one_input(SHAPE, length="[7, 700]"))
+
+
+def by_its_text(m: Cells, x: Tensor) -> Any:
+    h = states(m, x, lambda _, h, __: h)[-1]
+    return h * 2 if str(x.size(1)) == "63" else h
+
+
+def test_a_plain_number_of_the_timesteps_may_decide_a_branch_so_every_length_is_run() -> None:
+    with pytest.raises(LoweringError, match=r"plain number of the number of timesteps .at .*str"):
+        lower(Cells(by_its_text).eval(), one_input(SHAPE, length="[7, 700]"))
+    with pytest.raises(LoweringError, match="something else at 63 timesteps than at 12"):
+        lower(Cells(by_its_text).eval(), LONG)
+    lower(Cells(by_its_text).eval(), one_input(SHAPE, length="[7, 62]"))
+
+
+def test_a_list_of_as_many_elements_as_timesteps_decides_no_branch() -> None:
+    def both_ways(m: Cells, x: Tensor) -> Any:
+        timesteps, h = x.size(1), x.new_zeros(x.size(0), 4)
+        backwards = [h] * timesteps
+        for t in range(timesteps):
+            backwards[timesteps - 1 - t] = h = m.cell(x[:, timesteps - 1 - t], h)
+        return torch.stack(backwards, 1)
+
+    lower(Cells(both_ways).eval(), one_input(SHAPE, length="[7, 700]"))

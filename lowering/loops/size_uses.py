@@ -1,0 +1,140 @@
+"""Uses of the number of timesteps by a model with loops, whose traces have plain numbers in place of sizes.
+
+forward() runs once more for each trace, without values and with a symbolic number of timesteps. What it tests or reads
+at one place alike in both runs depends on the request, and not on the step of a loop.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterable
+from functools import partialmethod
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any
+
+import sympy
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from ...config.schema import ServingConfig
+from ..eager_call import copy_of
+from ..errors import calling_line, is_model_file, is_torch_file, raising_line
+from ..exporter.export import example_tensor
+from ..exporter.model_attributes import replaced_each
+from ..exporter.timestep_branches import Branch
+from ..one_request.single_request import request_forward
+from .each_length import OtherCalls
+
+Place = tuple[CodeType, Any]
+"""Code of the model, and the expression in it that tests or reads a size."""
+Uses = dict[Place, dict[sympy.Basic, Branch]]
+"""Tests and reads by place; a read is a branch of which nothing is known, on the size itself."""
+_READS: dict[str, type] = {"__index__": int, "__int__": int, "__float__": float, "__repr__": str, "__str__": str}
+"""Methods of sizes that return a plain number, or its text."""
+_TIMES = (5, 18)
+"""Arguments of the instruction BINARY_OP for `*` and `*=`."""
+
+
+class SizeUses:
+    """Conditions on the number of timesteps that forward() tests, without those that each step of a loop tests."""
+
+    def __init__(self, model: torch.nn.Module, config: ServingConfig, traced: tuple[int, int]) -> None:
+        """Run forward() at the traced numbers of timesteps."""
+        self.branches: list[Branch] = []
+        self.unknown: list[str | None] = []
+        """Lines on which a branch may follow that is not known here; None: such a line that is not known either."""
+        try:
+            few, many = (_uses(copy_of(model), config, timesteps) for timesteps in traced)
+        except Exception as error:  # noqa: BLE001 - the user's code, which may need plain numbers
+            self.unknown.append(raising_line(error))
+            return
+        alike = [uses for place, uses in many.items() if few.get(place, {}).keys() == uses.keys()]
+        for use in (use for uses in alike for use in uses.values()):
+            if use.is_decided_at(traced[1]):
+                self.branches.append(use)
+            else:
+                self.unknown.append(use.line)
+
+    def first_other(self, lengths: Iterable[int]) -> OtherCalls | None:
+        """Return the first of some numbers of timesteps that takes another branch; None without one."""
+        others = (OtherCalls(n, b.line) for n in lengths for b in self.branches if b.differs_at(n))
+        return next(others, None)
+
+
+def _uses(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> Uses:
+    """Run forward() for one request without values; no condition is kept, so that sizes stay symbolic."""
+    sizes = ShapeEnv()
+    mode = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
+    specs = config.input_specs
+    inputs = []
+    for spec in specs:
+        dims: Any = [DimDynamic.DUCK if size == "time" else DimDynamic.STATIC for size in spec.shape]
+        tensor = example_tensor(spec, 1, timesteps)
+        inputs.append(mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dims)))
+    time = next(t.shape[s.time_dim] for s, t in zip(specs, inputs, strict=True) if s.time_dim is not None)
+    uses: Uses = {}
+    with torch.no_grad(), sizes.suppress_guards(), mode, replaced_each(_noting(uses)):
+        request_forward(model, config, set())(time, inputs)
+    return uses
+
+
+def _noting(uses: Uses) -> Iterable[tuple[Any, str, Any]]:
+    """Yield methods of sizes that note where the model's code tests a condition, or reads a size as a plain number."""
+
+    def tested(condition: torch.SymBool, original: Callable[[Any], bool]) -> bool:
+        taken = original(condition)
+        note(_place(sys._getframe(1), through=_is_no_operator), condition.node.expr, taken)
+        return taken
+
+    def read(size: Any, original: Callable[[Any], Any], number: type) -> Any:
+        frame = sys._getframe(1)
+        place = _place(frame, through=_is_of_sizes)
+        if place is None or _repeats_a_list(frame):
+            return original(size)
+        value = size.node.guard_int("", 0) if isinstance(size, torch.SymInt) else size.node.guard_float("", 0)
+        note(place, size.node.expr, value)
+        return number(value)
+
+    def note(place: Place | None, expression: Any, value: Any) -> None:
+        if place is not None and not sympy.sympify(expression).is_number:
+            uses.setdefault(place, {})[expression] = Branch(expression, value, calling_line())
+
+    yield torch.SymBool, "__bool__", partialmethod(tested, torch.SymBool.__bool__)
+    for kind in (torch.SymInt, torch.SymFloat):
+        for name, number in _READS.items():
+            if hasattr(kind, name):
+                yield kind, name, partialmethod(read, getattr(kind, name), number=number)
+
+
+def _place(frame: FrameType | None, through: Callable[[str], bool]) -> Place | None:
+    """Return the place of the first frame that is not to be passed through, if it is of the model or a library."""
+    while frame is not None and through(frame.f_code.co_filename):
+        frame = frame.f_back
+    is_model = frame is not None and is_model_file(frame.f_code.co_filename)
+    return (frame.f_code, _expression(frame)) if frame is not None and is_model else None
+
+
+def _expression(frame: FrameType) -> Any:
+    """Return what is equal for one expression: newer Pythons run several instructions for a call in turn."""
+    positions: Any = getattr(frame.f_code, "co_positions", None)
+    return frame.f_lasti if positions is None else next(islice(positions(), frame.f_lasti // 2, None))
+
+
+def _is_of_sizes(file: str) -> bool:
+    """Whether a file has the types of sizes."""
+    return file == torch.__file__
+
+
+def _is_no_operator(file: str) -> bool:
+    """Whether a file is neither the model's nor torch's, as that of a `max` of sizes, or has the types of sizes."""
+    return _is_of_sizes(file) or not (is_torch_file(file) or is_model_file(file))
+
+
+def _repeats_a_list(frame: FrameType) -> bool:
+    """Whether an instruction is a product: of a list, a size is how often its elements come."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    name = dis.opname[code[at]]
+    return name == "BINARY_MULTIPLY" or (name == "BINARY_OP" and code[at + 1] in _TIMES)
