@@ -11,27 +11,33 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partialmethod
 from itertools import islice
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from ...config.schema import ServingConfig
 from ..eager_call import copy_of
-from ..errors import calling_line, is_model_file, is_torch_file, raising_line
+from ..errors import calling_frame, calling_line, is_model_file, is_torch_file, raising_line
 from ..exporter.export import example_tensor
 from ..exporter.model_attributes import replaced_each
 from ..exporter.timestep_branches import Branch
 from ..one_request.single_request import request_forward
 from .each_length import OtherCalls
 
-Place = tuple[CodeType, Any]
-"""Code of the model, and the expression in it that tests or reads a size."""
+Place = tuple[Any, ...]
+"""Code of the model, and the expression in it that tests or reads a size, or calls torch with it."""
 Uses = dict[Place, dict[sympy.Basic, Branch]]
-"""Tests and reads by place; a read is a branch of which nothing is known, on the size itself."""
+"""Tests, reads and calls by place.
+
+A read is a branch of which nothing is known, on the size itself. A call is a branch on what the size is in the trace:
+one that is the same in two traces is a constant of the program.
+"""
 _READS: dict[str, type] = {"__index__": int, "__int__": int, "__float__": float, "__repr__": str, "__str__": str}
 """Methods of sizes that return a plain number, or its text."""
 _TIMES = (5, 18)
@@ -76,7 +82,7 @@ def _uses(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> Uses
         inputs.append(mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dims)))
     time = next(t.shape[s.time_dim] for s, t in zip(specs, inputs, strict=True) if s.time_dim is not None)
     uses: Uses = {}
-    with torch.no_grad(), sizes.suppress_guards(), mode, replaced_each(_noting(uses)):
+    with torch.no_grad(), sizes.suppress_guards(), mode, replaced_each(_noting(uses)), _Calls(uses):
         request_forward(model, config, set())(time, inputs)
     return uses
 
@@ -86,7 +92,7 @@ def _noting(uses: Uses) -> Iterable[tuple[Any, str, Any]]:
 
     def tested(condition: torch.SymBool, original: Callable[[Any], bool]) -> bool:
         taken = original(condition)
-        note(_place(sys._getframe(1), through=_is_no_operator), condition.node.expr, taken)
+        _note(uses, _place(sys._getframe(1), through=_is_no_operator), condition.node.expr, taken)
         return taken
 
     def read(size: Any, original: Callable[[Any], Any], number: type) -> Any:
@@ -94,19 +100,43 @@ def _noting(uses: Uses) -> Iterable[tuple[Any, str, Any]]:
         place = _place(frame, through=_is_of_sizes)
         if place is None or _repeats_a_list(frame):
             return original(size)
-        value = size.node.guard_int("", 0) if isinstance(size, torch.SymInt) else size.node.guard_float("", 0)
-        note(place, size.node.expr, value)
+        value = _number(size)
+        _note(uses, place, size.node.expr, value)
         return number(value)
-
-    def note(place: Place | None, expression: Any, value: Any) -> None:
-        if place is not None and not sympy.sympify(expression).is_number:
-            uses.setdefault(place, {})[expression] = Branch(expression, value, calling_line())
 
     yield torch.SymBool, "__bool__", partialmethod(tested, torch.SymBool.__bool__)
     for kind in (torch.SymInt, torch.SymFloat):
         for name, number in _READS.items():
             if hasattr(kind, name):
                 yield kind, name, partialmethod(read, getattr(kind, name), number=number)
+
+
+class _Calls(TorchFunctionMode):
+    """Mode that notes the sizes with which the model's code calls torch."""
+
+    def __init__(self, uses: Uses) -> None:
+        super().__init__()
+        self._uses = uses
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs))
+        cuts = (edge for leaf in leaves if isinstance(leaf, slice) for edge in (leaf.start, leaf.stop))
+        for size in (value for value in (*leaves, *cuts) if isinstance(value, (torch.SymInt, torch.SymFloat))):
+            if (frame := calling_frame()) is not None:
+                expression = size.node.expr
+                place = (frame.f_code, _expression(frame), expression)
+                _note(self._uses, place, sympy.Eq(expression, _number(size)), taken=True)
+        return func(*args, **(kwargs or {}))
+
+
+def _note(uses: Uses, place: Place | None, expression: Any, taken: Any) -> None:
+    if place is not None and not sympy.sympify(expression).is_number:
+        uses.setdefault(place, {})[expression] = Branch(expression, taken, calling_line())
+
+
+def _number(size: Any) -> Any:
+    """Return a size of the trace as a plain number."""
+    return size.node.guard_int("", 0) if isinstance(size, torch.SymInt) else size.node.guard_float("", 0)
 
 
 def _place(frame: FrameType | None, through: Callable[[str], bool]) -> Place | None:
