@@ -31,6 +31,7 @@ from .timestep_rules import (
     VALUE_PRESERVING,
     Tainted,
     TaintMap,
+    is_number,
     is_timestep_local,
     transfer,
 )
@@ -118,7 +119,7 @@ class _Walk:
 
     def visit(self, node: torch.fx.Node) -> None:
         for nodes in (self.from_inputs, self.counted):
-            if nodes.intersection(node.all_input_nodes) and not _is_number(node):
+            if nodes.intersection(node.all_input_nodes) and not is_number(node):
                 nodes.add(node)
         if self.reads_past(node) or self.visit_scan(node):
             return
@@ -126,7 +127,7 @@ class _Walk:
         self.taints.of[node] = INDEPENDENT if carried else transfer(self.taints, node)
         if node.op == "placeholder" and self.taints.of[node] == PER_TIMESTEP:
             self.from_inputs.add(node)
-        if node.op != "call_function" or _is_number(node):
+        if node.op != "call_function" or is_number(node):
             return
         if carried:
             self.known_at_end.add(node)
@@ -361,7 +362,3 @@ def _root(node: object) -> object:
     while isinstance(node, torch.fx.Node) and _keeps_elements(node):
         node = node.all_input_nodes[0]
     return node
-
-
-def _is_number(node: torch.fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int))

@@ -269,7 +269,7 @@ def _transfer_call(taints: TaintMap, node: Node) -> Taint:
         if isinstance(taint, Tainted):
             return taint
     name = operator_name(node)
-    if name in ("getitem", "aten.sym_size.int") or isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
+    if name in ("getitem", "aten.sym_size.int") or is_number(node):
         return _transfer_size_or_element(taints, node, name)
     # a size that is computed from time but not equal to it, as `x[:, 1:]` has
     derived = [size for size in getattr(node.meta.get("val"), "shape", ()) if axis_of(size, taints.axes) is None]
@@ -281,6 +281,11 @@ def _transfer_call(taints: TaintMap, node: Node) -> Taint:
         over_time = taints.time_dims(node) or (PER_TIMESTEP in sources and taints.is_tuple(node))
         return PER_TIMESTEP if over_time else INDEPENDENT
     return Tainted(name, node_line(node))
+
+
+def is_number(node: Node) -> bool:
+    """Whether a node is a size or a condition on sizes, not a tensor."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int))
 
 
 def _transfer_size_or_element(taints: TaintMap, node: Node, name: str) -> Taint:

@@ -19,7 +19,6 @@ from . import reduction_rules as reduction
 from . import shape_rules as shape
 from . import spectrum_rules as spectrum
 from . import window_rules as window
-from . import writing_rules as writing
 from .recurrence_rules import recurrence
 from .sizes import in_python, is_ragged
 from .value import Batch, Call, NoRule, Results, Rule, Value
@@ -93,13 +92,13 @@ RULES: dict[str, Rule] = {
         (shape.diagonal, "diagonal"),
         (indexing.select, "select"),
         (indexing.slice_, "slice narrow"),
-        (writing.slice_scatter, "slice_scatter"),
-        (writing.select_scatter, "select_scatter"),
+        (indexing.slice_scatter, "slice_scatter"),
+        (indexing.select_scatter, "select_scatter"),
         (indexing.gather, "gather"),
         (indexing.index_select, "index_select"),
         (indexing.index, "index"),
-        (writing.index_put, "index_put"),
-        (writing.scatter, "scatter scatter_add scatter_reduce"),
+        (indexing.index_put, "index_put"),
+        (indexing.scatter, "scatter scatter_add scatter_reduce"),
         (indexing.embedding, "embedding"),
         (indexing.flip, "flip"),
         (indexing.split, "split split_with_sizes chunk"),

@@ -36,10 +36,7 @@ def product(sizes: Sequence[object]) -> SizeExpr:
     >>> product([2, 3])
     6
     """
-    result = expression(1)
-    for size in sizes:
-        result = result * expression(size)
-    return result
+    return sympy.Mul(*map(expression, sizes))
 
 
 def in_python(number: object) -> Any:

@@ -83,22 +83,15 @@ def overlap_add(batch: Batch, call: Call) -> Results:
 
 
 def average_pool(batch: Batch, call: Call) -> Results:
-    """Compute a mean over windows: zeros follow the last timestep."""
-    value = call.value()
-    pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
+    """Compute a mean over windows: zeros follow the last timestep, and count where padding of the call counts."""
+    value, dims, pads = call.value(), _dims(call), any(call["padding"])
     counts_padding = pads and call["count_include_pad"]
-    ragged = any(is_ragged(size) for size in value.sizes[_dims(call)[0] :])
-    if not ragged or call.get("divisor_override") or (counts_padding and not call["ceil_mode"]):
+    is_plain = not call["ceil_mode"] and (counts_padding or not pads)
+    if is_plain or call.get("divisor_override") or not any(is_ragged(value.sizes[dim]) for dim in dims):
         return pool(0, batch, call)
     if counts_padding:
         raise NoRule("a mean over windows whose last window counts padding")
-    return _mean_of_real(batch, call) if pads or call["ceil_mode"] else pool(0, batch, call)
-
-
-def _mean_of_real(batch: Batch, call: Call) -> Results:
-    """Divide by the number of elements of each window that are within the row."""
-    value = Value(batch.every_row(call.value()), call.value().sizes)
-    dims = _dims(call)
+    value = Value(batch.every_row(value), value.sizes)
     sums, folded = _folded(batch.masked(value, dims, 0), dims)
     ones = Value(torch.ones_like(value.tensor), value.sizes)
     counts, _ = _folded(batch.masked(ones, dims, 0), dims)
