@@ -12,14 +12,12 @@ from ...bucketing.execute_chunks import ChunkSignature, execute_chunks
 from ...bucketing.padding import pad
 from ...bucketing.plan import Plan, ProgramCall
 from ...bucketing.shapes import Bucket, ProgramRole, TensorSpec
-from ..exporter.random_values import ANY_ID, is_close, random_tensor
+from ..exporter.random_values import is_close, random_requests
 from ..program import ChunkPrograms
 from .carry_analysis import NotChunkable
 
 _LENGTHS = (9, 7, 7, 4, 2, 1)
 _TRIALS = 6
-
-Requests = list[list[torch.Tensor]]
 
 
 def check_chunked_equivalence(
@@ -29,7 +27,7 @@ def check_chunked_equivalence(
 
     Raises `NotChunkable`: an output differs, or a program fails.
     """
-    requests = _requests(inputs)
+    requests = random_requests(inputs, _LENGTHS, torch.Generator().manual_seed(0))
     whole = exported.module()
     parts = {part: program.module() for part, program in chunked.parts.items()}
     layout = ChunkSignature(inputs, outputs, chunked.carried)
@@ -66,14 +64,6 @@ def random_chunk_plan(lengths: Sequence[int], rng: random.Random) -> Plan:
         calls.append(ProgramCall(Bucket(len(active), step), active, start))
         start += step
     return Plan(tuple(calls), (ProgramCall(Bucket(len(order), 1), tuple(order)),))
-
-
-def _requests(inputs: Sequence[TensorSpec]) -> Requests:
-    rng = torch.Generator().manual_seed(0)
-    return [
-        [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=ANY_ID) for spec in inputs]
-        for length in _LENGTHS
-    ]
 
 
 def _alone(

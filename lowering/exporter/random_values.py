@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ...bucketing.padding import torch_dtype
@@ -26,6 +28,16 @@ def random_tensor(
         return (torch.randn(shape, generator=generator) * scale).to(dtype)
     limit = 2 if dtype is torch.bool else spec.vocabulary or unknown_ids
     return torch.randint(0, limit, shape, generator=generator).to(dtype)
+
+
+def random_requests(
+    inputs: Sequence[TensorSpec], lengths: Sequence[int], generator: torch.Generator
+) -> list[list[torch.Tensor]]:
+    """Draw the tensors of requests of these numbers of timesteps."""
+    return [
+        [random_tensor(spec, spec.item_sizes(length), generator, unknown_ids=ANY_ID) for spec in inputs]
+        for length in lengths
+    ]
 
 
 HUGE = "of 1e30"

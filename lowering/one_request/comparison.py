@@ -22,7 +22,7 @@ from ..exporter.random_values import (
     VALUE_KINDS,
     is_close,
     random_padding,
-    random_tensor,
+    random_requests,
     random_values_of,
 )
 from ..ragged.batched import has_batch, has_time
@@ -74,10 +74,7 @@ class Comparison:
                 self.check(run, [length], time)
             return
         rng = torch.Generator().manual_seed(0)
-        requests = [
-            [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=ANY_ID) for spec in self.inputs]
-            for length in lengths
-        ]
+        requests = random_requests(self.inputs, lengths, rng)
         with torch.no_grad():
             results = self._answers(run, requests, lengths, time, rng)
             for row, (length, request) in enumerate(zip(lengths, requests, strict=True)):

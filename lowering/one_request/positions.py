@@ -31,22 +31,23 @@ def note_positions_after(name: str, args: Sequence[Any], kwargs: Mapping[str, An
     if not isinstance(result, torch.Tensor):
         return
     if name == "arange":
-        if (end := _counted(args, kwargs)) is not None:
+        if (end := _counted(args, kwargs)) is not None and result.dtype in EXACT:
             _END.note(result, end)
             _IN_ORDER.note(result, True)
         if args and all(type(value) is int for value in args) and not kwargs.keys() - {"device"}:
             _COUNTED.note(result, [*range(*args)] if len(range(*args)) <= _MOST else None)
     elif args and name.strip("_") in _MOVED and (end := _END.of(args[0])) is not None:
-        _END.note(result, end)
-        _IN_ORDER.note(result, _IN_ORDER.of(args[0]) and _keeps_order(name, args, result))
+        if result.dtype in EXACT:
+            _END.note(result, end)
+            _IN_ORDER.note(result, _IN_ORDER.of(args[0]) and _keeps_order(name, args))
     elif name in ("eq", "__eq__") and (place := _place(args, result)) is not None:
         _ONLY_TRUE.note(result, place)
 
 
-def _keeps_order(name: str, args: Sequence[Any], result: torch.Tensor) -> bool:
+def _keeps_order(name: str, args: Sequence[Any]) -> bool:
     keys = args[1] if name == "__getitem__" and isinstance(args[1], tuple) else args[1:]
     whole = all(key is None or (isinstance(key, slice) and key == slice(None)) for key in keys)
-    return result.dtype in EXACT and name != "flip" and (name != "__getitem__" or whole)
+    return name != "flip" and (name != "__getitem__" or whole)
 
 
 def _place(args: Sequence[Any], result: torch.Tensor) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from torch import Tensor
 from torchserve_neuron_lstm.lowering.one_request.known_numbers import with_known_values
 from torchserve_neuron_lstm.lowering.one_request.positions import only_true
 from torchserve_neuron_lstm.lowering.one_request.single_mode import SingleRequestMode
+from torchserve_neuron_lstm.lowering.one_request.uniform_values import uniform_value
 
 Change = Callable[[Tensor], Tensor]
 CHANGES: list[Change] = [
@@ -72,3 +74,10 @@ def test_the_place_of_the_last_timestep_is_known() -> None:
 
     assert is_known
     assert places.tolist() == [4]
+
+
+@pytest.mark.parametrize("rounded", [lambda p: p.half(), lambda p: p.bfloat16().float(), lambda p: p.type(torch.half)])
+def test_positions_that_a_type_rounds_may_reach_the_length(rounded: Change) -> None:
+    with SingleRequestMode():
+        lengths = with_known_values(torch.tensor([2052]), [2052])
+        assert uniform_value(rounded(torch.arange(2052)) < lengths) is None
