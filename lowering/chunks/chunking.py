@@ -25,7 +25,7 @@ from ..program import ChunkPrograms
 from ..ragged.value import limited
 from .carry_analysis import NotChunkable, find_carried_values, timesteps_before
 from .carry_source import CarrySource, initial_value_node, is_scan
-from .past_calls import Copies, PastCall, replaced_arguments, timesteps_of_rows
+from .past_timesteps import Copies, PastCall, replaced_arguments, timesteps_of_rows
 from .timestep_rules import constant_value
 
 LENGTHS = TensorSpec("sequence_lengths", "int64", ("batch",))

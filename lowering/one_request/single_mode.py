@@ -264,8 +264,14 @@ def _unbound(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     return tuple(with_known_values(args[0].select(0, index), value) for index, value in enumerate(known))
 
 
-def _max_pool1d(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Pool as in two dimensions: exported in one, torch's function fixes the size of its input."""
+def _pooled(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Pool: a window as large as the input is a reduction.
+
+    A maximum in one dimension is one in two: exported in one, torch's function fixes the size of its input.
+    """
+    result = pooled_over_time(name, func, args, kwargs)
+    if result is not NotImplemented or name != "max_pool1d":
+        return result
     given = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, **pooling_arguments("max", args, kwargs)}
     if given.get("return_indices"):
         return NotImplemented
@@ -274,12 +280,6 @@ def _max_pool1d(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> A
     )
     window = ((1, kernel), (1, stride or kernel), (0, padding), (1, dilation))
     return torch.max_pool2d(given["input"].unsqueeze(-2), *window, given["ceil_mode"]).squeeze(-2)
-
-
-def _pooled(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Pool: a window as large as the input is a reduction."""
-    result = pooled_over_time(name, func, args, kwargs)
-    return _max_pool1d(mode, func, args, kwargs) if result is NotImplemented and name == "max_pool1d" else result
 
 
 def _joined(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
