@@ -1,29 +1,17 @@
-"""Opening of a model's sessions, as its settings and the environment say; sessions in tokens that clients hold."""
+"""Opening of a model's sessions, as its settings and the environment say."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...config.manifest import Manifest
-from ...sessions.session import Reply, Session
 from ...sessions.settings import SessionSettings
 from ...sessions.store import Store
-from ...sessions.token import (
-    InvalidTokenError,
-    SigningKeyError,
-    TokenState,
-    sign_token,
-    signing_keys_from_environment,
-    signing_keys_from_file,
-    token_model,
-    verify_token,
-)
-from ..responses import RequestError
-from .state import LoadedSession, RevisionConflict, SessionKey, SessionSource, SessionUpdate, StateSerializer
+from ...sessions.token import SigningKeyError, signing_keys_from_environment, signing_keys_from_file
+from .state import SessionSource, StateSerializer
 from .store_sessions import SessionCache, StoreSessions
+from .token_sessions import TokenSessions
 
 DIRECTORY_VARIABLE = "NEURON_LSTM_SESSIONS"
 """The environment variable that names another directory for sessions on disk."""
@@ -85,57 +73,3 @@ def _signing_keys(settings: SessionSettings, environment: Mapping[str, str]) -> 
         return signing_keys_from_file(session_directory(settings, environment) / "token.key")
     except SigningKeyError as error:
         raise RuntimeError(str(error)) from error
-
-
-@dataclass(frozen=True)
-class TokenSessions:
-    """Sessions in signed tokens: the client gets one with a response, and sends it with the next request."""
-
-    keys: tuple[bytes, ...] = field(repr=False)
-    """The key that signs, and others that verify too."""
-    state_id: bytes
-    """The identity of the models that can resume each other's sessions."""
-    state_bytes: int
-    name: str
-    """The name under which the model is served."""
-    seconds: float
-    """Time after which a token expires."""
-    clock: Callable[[], float] = time.time
-    """The wall clock, the only one that hosts have in common. It removes nothing."""
-
-    def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
-        """Verify each token and return its session; without a token there is none."""
-        return [self._verified(key.token) for key in keys]
-
-    def token(self, steps: int, state: bytes) -> str | None:
-        """Return the session as a signed token."""
-        model = token_model(self.state_id, self.name)
-        return sign_token(TokenState(steps, model, state, int(self.clock())), self.keys[0])
-
-    def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
-        """Save nothing: the client has the token."""
-        return [None] * len(updates)
-
-    def expired(self) -> int:
-        """Return 0: nothing is stored."""
-        return 0
-
-    def available(self) -> None:
-        """Return None: there is no store."""
-
-    def _verified(self, token: str | None) -> LoadedSession | RequestError:
-        if token is None:
-            return LoadedSession(None)
-        try:
-            state = verify_token(token, self.keys, self.state_bytes)
-        except InvalidTokenError as error:
-            return RequestError("InvalidToken", str(error))
-        if state.model != token_model(self.state_id, self.name):
-            return RequestError("InvalidToken", "the token is of another model, whose sessions this one cannot resume")
-        # A token from the future is refused too: a clock that was ahead would make tokens that live longer.
-        if abs(self.clock() - state.issued) > self.seconds:
-            return RequestError(
-                "SessionUnknown", "the session token has expired; send `start` to start another session"
-            )
-        # Replies are not stored: a request sent again comes with the token that it first came with.
-        return LoadedSession(Session(state.steps, -1, b"", Reply(b"", ""), state.state, self.state_id))

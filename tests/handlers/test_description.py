@@ -16,8 +16,8 @@ from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.open_sessions import TokenSessions
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 

@@ -31,9 +31,9 @@ from torchserve_neuron_lstm.handlers.formats.custom import UserCodec
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import Labels, ModelIdentity
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.open_sessions import TokenSessions
 from torchserve_neuron_lstm.handlers.streaming.state import SessionSource
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings, SessionFields, SessionSettings
 
 MEANS = TensorSpec("means", "float32", ("batch", "time"))

@@ -31,8 +31,8 @@ from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.responses import JSON, JSON_LENGTH_HEADER, NPY, STATUSES, RequestError
-from torchserve_neuron_lstm.handlers.streaming.open_sessions import TokenSessions
 from torchserve_neuron_lstm.handlers.streaming.state import SessionKey
+from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.handlers.torchserve import handle
 from torchserve_neuron_lstm.sessions.session import CorruptRecordError, decode_session, encode_session
 from torchserve_neuron_lstm.sessions.token import InvalidTokenError, sign_token, verify_token

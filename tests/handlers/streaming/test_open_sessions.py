@@ -9,9 +9,10 @@ from streaming_archive import streaming_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.streaming import open_sessions as opening
-from torchserve_neuron_lstm.handlers.streaming.open_sessions import TokenSessions, open_sessions, session_directory
+from torchserve_neuron_lstm.handlers.streaming.open_sessions import open_sessions, session_directory
 from torchserve_neuron_lstm.handlers.streaming.state import LoadedSession, SessionKey
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import SessionSettings
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore

@@ -6,7 +6,7 @@ from fake_streaming_model import SETTINGS, STATE
 from session_service import END, ID, STEP, TOKEN, ask, make_service, piece
 
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.open_sessions import TokenSessions
+from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 
 KEY = bytes(range(32))
 
