@@ -27,7 +27,8 @@ class Model(torch.nn.Module):
         self.lstm = torch.nn.LSTM(1, 2, batch_first=True)
 
     def forward(self, x):
-        return self.lstm(x.unsqueeze(-1))[0]
+        small = x.tanh()[:, :, None] / 4
+        return torch.linalg.matrix_exp(small * small.mT) @ self.lstm(x.unsqueeze(-1))[0]
 """
 CONFIG = """
 neuron_lstm:
@@ -81,6 +82,14 @@ def add_to(commands):
     """Add the command to the parser."""
     commands.add_parser("example", help="say hello").set_defaults(run=lambda options: print("hello"))
 '''
+RULE = '''
+def matrix_exponential(batch, call):
+    """Return the exponential of each row's own matrix; that of zeros is apart from it."""
+    value = call.value()
+    return call.result(call.run(self=batch.masked(value, [value.rank - 2, value.rank - 1], 0)))
+
+
+'''.lstrip()
 
 PREDICT = """
 import json, sys
@@ -111,6 +120,7 @@ class Edit:
 
 
 _OWNER = '    owner: %s = None\n    """Team that answers for the model."""\n'
+_MATMUL = '        (contraction.matmul, "matmul mm bmm mv dot"),\n'
 ADDITIONS: dict[str, tuple[Edit, ...]] = {
     "a backend": (
         Edit("backends/example.py", BACKEND),
@@ -133,6 +143,10 @@ ADDITIONS: dict[str, tuple[Edit, ...]] = {
     "a command": (
         Edit("archiver_ext/commands/example.py", COMMAND),
         Edit("archiver_ext/commands/__init__.py", '    "example",\n', '    "schema",\n'),
+    ),
+    "an operator's rule": (
+        Edit("lowering/ragged/contraction_rules.py", RULE, "def matmul("),
+        Edit("lowering/ragged/rules.py", '        (contraction.matrix_exponential, "linalg_matrix_exp"),\n', _MATMUL),
     ),
 }
 
@@ -199,7 +213,7 @@ def answers(checkout: Checkout, archive: Path) -> list[list[object]]:
 
 @pytest.mark.ci
 def test_a_backend_packages_and_serves(archive: Path, answers: list[list[object]]) -> None:
-    assert json.loads((archive / "variants.json").read_text())["backend"] == "example"
+    assert json.loads((archive / "variants.json").read_text())["backend"] == "example"  # else no rule
     assert (archive / PACKAGE / "backends" / "example.py").is_file()
     assert not (archive / PACKAGE / "backends" / "onnxruntime.py").exists()
     assert answers[2][0] == 200
