@@ -1,7 +1,8 @@
 """Table of engines: their names, and their order under `auto`.
 
-No other file names an engine. A new engine is its own file or folder and one row in `ENGINES`. An engine is imported
-when it is requested, since an archive carries only one.
+A new engine is its own file or folder and one row in `ENGINES`. An engine is imported when it is requested, since an
+archive carries only one. A model that is not lowered is served by `eager`, and its recurrent layers by the library of
+`native`: they have no rank for it.
 """
 
 from __future__ import annotations

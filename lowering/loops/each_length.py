@@ -1,7 +1,7 @@
 """Calls of a model with loops at other numbers of timesteps than those of its two traces.
 
-A trace of a loop holds no condition: its sizes and its steps are plain numbers. So the code of the model runs at every
-length that is served, and its calls are counted by line. As many are expected as follow from both traces.
+A trace of a loop holds no condition: its sizes and its steps are plain numbers. So the code of the model runs at other
+lengths that are served, and its calls are counted by line. As many are expected as follow from both traces.
 """
 
 from __future__ import annotations
