@@ -52,7 +52,8 @@ def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Itera
         *_cached_functions(),
     ]
     arrays, states = arrays_of_symbolic_sizes(), unchecked_packed_states()
-    with replaced_each(functions), followed_quotients(), arrays, states:
+    with contextlib.ExitStack() as stack, replaced_each(functions), followed_quotients(), arrays, states:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())  # a refused model may leave another one
         yield
 
 

@@ -61,3 +61,4 @@ def test_a_default_dtype_of_the_model_is_refused_with_the_line_that_takes_it() -
     """A host has the default float32: the weights of the program would be of that type."""
     with pytest.raises(LoweringError, match=r"default dtype.*float64 .at \S+: weights = torch.arange.*Give the dtype"):
         lower(Weighted(), CONFIG)
+    assert torch.get_default_dtype() is torch.float32
