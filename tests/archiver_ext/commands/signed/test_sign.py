@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from torchserve_neuron_lstm.archiver_ext.archive import writer
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, parsed, write_list
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.cli import main
@@ -122,6 +123,27 @@ def test_an_archive_that_was_replaced_meanwhile_is_left_as_it_is(made: Path, tmp
     assert archive.read_bytes() == (made / "signed-tiny.mar").read_bytes()
 
 
+def test_a_folder_is_as_before_if_an_interrupt_ends_its_second_write(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Path(shutil.copytree(made / "tiny", tmp_path / "tiny"))
+    text = manifest_text(read_manifest(archive)).replace('"milliseconds": 0.5', '"milliseconds": 0.25')
+    written: list[Path] = []
+
+    def replaced(finished: Path, destination: Path) -> None:
+        written.append(destination)
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        finished.replace(destination)
+
+    monkeypatch.setattr(writer, "replace_atomically", replaced)
+    with pytest.raises(KeyboardInterrupt):
+        rewrite_manifest(archive, text, archive)
+
+    assert len(written) == 2
+    check_folder(str(archive.resolve()), None)
+
+
 @pytest.mark.parametrize("name", ["signed-tiny", "signed-tiny.mar", "tiny.tar.gz"])
 def test_what_rewrites_an_archive_renews_the_list_and_removes_the_signature(
     made: Path, tmp_path: Path, name: str
@@ -174,14 +196,16 @@ def test_a_changed_archive_is_not_signed(made: Path, tmp_path: Path, capsys: pyt
 
 
 def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = {name: tmp_path / f"{name}.pem" for name in ("open", "public", "encrypted", "elliptic", "missing")}
-    shutil.copy(made / "own.pem", keys["open"])
+    keys = {name: tmp_path / f"{name}.pem" for name in ("open", "shared", "public", "encrypted", "elliptic", "missing")}
+    for name in ("open", "shared"):
+        shutil.copy(made / "own.pem", keys[name])
     shutil.copy(made / "own.pub", keys["public"])
     pkcs8, encryption = (Encoding.PEM, PrivateFormat.PKCS8), serialization.BestAvailableEncryption(b"pass")
     keys["encrypted"].write_bytes(Ed25519PrivateKey.generate().private_bytes(*pkcs8, encryption))
     keys["elliptic"].write_bytes(generate_ec_key(SECP256R1()).private_bytes(*pkcs8, NoEncryption()))
     told = {
         "open": "can be read by other users",
+        "shared": "can be read by other users",
         "public": "cannot be read",
         "encrypted": "encrypted",
         "elliptic": "is not an ed25519 key",
@@ -189,7 +213,7 @@ def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: p
     }
     for name, key in keys.items():
         if key.exists():
-            key.chmod(0o644 if name == "open" else 0o600)
+            key.chmod({"open": 0o604, "shared": 0o640}.get(name, 0o600))
         assert main(["sign", str(made / "tiny.mar"), "--key", str(key), "-o", str(tmp_path / "out.mar")]) == 1
         assert told[name] in capsys.readouterr().err
     assert not (tmp_path / "out.mar").exists()
