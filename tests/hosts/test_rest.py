@@ -175,6 +175,16 @@ def test_a_model_tells_its_metadata_and_readiness(client: TestClient) -> None:
     assert client.get("/v2").json()["extensions"] == ["binary_tensor_data", "sequence"]
 
 
+def test_a_server_with_a_model_that_is_not_ready_is_unhealthy(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_archive, "readiness", lambda *_: {"ready": False})
+    ping, ready = client.get("/ping"), client.get("/v2/health/ready")
+
+    assert (ping.status_code, ping.json()) == (500, {"status": "Unhealthy"})
+    assert (ready.status_code, ready.json()["models"]) == (503, {"sums": {"ready": False}})
+
+
 def test_readiness_that_is_asked_many_times_at_once_is_tried_once(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
