@@ -98,6 +98,12 @@ def test_what_torch_refuses_is_refused_by_torch(lengths: list[int], dtype: torch
     assert dtype == torch.int64 or "int64" in outcome(pack, x, n)
 
 
+def test_lengths_that_are_not_sorted_between_the_ends_are_refused_by_torch() -> None:
+    x, n = torch.zeros(3, 3, 1), torch.tensor([3, 1, 2])
+
+    assert outcome(pack, x, n) == outcome(_VF._pack_padded_sequence, x, n)
+
+
 def test_gradients_of_gradients() -> None:
     index = torch.tensor([3, 0, 1])
     values = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
