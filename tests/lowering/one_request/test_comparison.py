@@ -73,3 +73,13 @@ def test_rounding_errors_of_large_values_are_allowed() -> None:
 
 def test_values_that_the_model_does_not_take_are_left_out() -> None:
     compare(lambda x: torch.where(x > 40, 0, 2 * x), Picky())
+
+
+class Summed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(1, keepdim=True).expand_as(x)
+
+
+def test_a_program_that_reads_padding_is_refused() -> None:
+    with pytest.raises(LoweringError, match="differs from that of a request alone"):
+        compare(Summed(), Summed())
