@@ -63,6 +63,14 @@ def cells_in_turn(m: Looping, x: Tensor) -> Any:
     return torch.stack(outputs, 1), h, c, buffer
 
 
+def backwards_into_a_buffer(m: Looping, x: Tensor) -> Any:
+    state, states = None, x.new_zeros(x.size(0), x.size(1), HIDDEN)
+    for t in range(x.size(1) - 1, -1, -1):
+        state = m.cell(x[:, t], state)
+        states[:, t] = state[0]
+    return states
+
+
 def two_sequences(m: Looping, x: Tensor) -> Any:
     h, c, outputs = *zeros(x), []
     for own, other in zip(x.transpose(0, 1), x.tanh().transpose(0, 1), strict=True):
@@ -355,18 +363,25 @@ def clipped_rows(m: Looping, x: Tensor) -> Any:
     return torch.cat(inputs, 2)
 
 
-LOOPS = (zipped,)
-CELLS = (normalized_layers,)
+LOOPS = (zipped, backwards_into_a_buffer, own_cell)
+CELLS = (normalized_layers, layer_called_each_timestep)
 """Loops of published cells, compared at every length of a small grid."""
 MORE_CELLS = (
     *(simple_recurrent_unit, layers_of_each_timestep, clipped_rows),
-    *(tags_before_batch, highway, exponential_gates, layer_called_each_timestep),
+    *(tags_before_batch, highway, exponential_gates),
 )
 """Other cells; two of them are cut into chunks by other tests."""
 MORE_LOOPS = (
-    *(two_sequences, over_unpacked, layer_by_layer, mean_of_states, random_field),
-    *(stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state),
-    *(after_a_stride, own_cell_over_attention, backwards_by_positions, channels_in_turn, first_step_apart),
-    *(reset_by_an_input, own_layers, appended),
+    mean_of_states,
+    both_directions,
+    backwards_by_positions,
+    every_state,
+    after_a_stride,
+    reset_by_an_input,
+    appended,
 )
 """Other forms of the same."""
+FURTHER_LOOPS = (
+    *(two_sequences, over_unpacked, layer_by_layer, random_field, stacked_cells, no_recurrence),
+    *(changed_state, own_cell_over_attention, channels_in_turn, first_step_apart, own_layers),
+)

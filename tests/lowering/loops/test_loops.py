@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import LoweringError, UnknownLoop
 
-from .loop_models import CELLS, HIDDEN, LOOPS, MORE_CELLS, MORE_LOOPS, Looping, cells_in_turn, zeros
+from .loop_models import CELLS, FURTHER_LOOPS, HIDDEN, LOOPS, MORE_CELLS, MORE_LOOPS, Looping, cells_in_turn, zeros
 from .published_loops import RowsThatEnd, StartsFromInputs, gate_unread_at_the_end, solver_steps
 
 X = "x: {dtype: float32, shape: [batch, time, 5]}"
@@ -24,7 +24,11 @@ BATCHES = ([16, 1, 9, 4], [1], [5, 5], [2, 16])
 
 @pytest.mark.parametrize(
     "function",
-    [*LOOPS, *(pytest.param(function, marks=pytest.mark.long) for function in MORE_LOOPS)],
+    [
+        *LOOPS,
+        *(pytest.param(function, marks=pytest.mark.ci) for function in MORE_LOOPS),
+        *(pytest.param(function, marks=pytest.mark.long) for function in FURTHER_LOOPS),
+    ],
     ids=lambda f: f.__name__,
 )
 def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
