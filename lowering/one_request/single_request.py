@@ -32,13 +32,18 @@ from ..exporter.export import (
     with_parameter_names,
 )
 from ..exporter.model_attributes import register_tensors
-from ..exporter.shape_conditions import ShapeConditions, TimeBound, find_time_bound
+from ..exporter.shape_conditions import (
+    ShapeConditions,
+    TimeBound,
+    find_time_bound,
+    lengths_outside,
+    noted_conversions,
+)
 from ..exporter.timestep_branches import Branch, noted_branches
 from ..loops.steps import STEPS
 from ..outputs import vocabularies
 from .caught_errors import Caught, noted_errors, reject_caught_errors
 from .decompositions import decomposed, reject_distances_of_timesteps
-from .excluded_lengths import lengths_outside, noted_conversions
 from .known_numbers import with_known_values
 from .replaced_functions import replaced_functions
 from .single_mode import SingleRequestMode
