@@ -12,9 +12,8 @@ The names and options are those of the tracing API of NeuronX, for every backend
 
 from ..backends.signature import WrongInput
 from ..config.partitioner import PartitionerConfig
-from .analyze import analyze
 from .bucket_model import BucketModelConfig, bucket_model_trace
-from .trace import trace
+from .trace import analyze, trace
 from .traced import Traced, dynamic_batch, load, move_trace_to_device
 from .weights import replace_weights
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 COMMANDS = (
     "schema",
     "init",
-    "verify_config",
     "analyze",
     "inspect",
     "calibrate",

@@ -8,14 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import PackagingError
 from ..report_parts import make_table, print_lines
-from . import Commands, show
+from . import Commands, print_note, show
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from ...backends.partitioning.cut_analysis import Analysis
+    from ...config.schema import ServingConfig
+    from ...lowering.program import LoweredModel
 
 _HINT = (
     "operators that an engine does not support can run on the CPU within the same model: name the engine as backend, "
@@ -43,11 +46,50 @@ def add_to(commands: Commands) -> None:
 
 
 def _analyze(options: argparse.Namespace) -> None:
-    from .operator_support import analyze, lower_from_files
-
-    program, config = lower_from_files(options.model_file, options.config_file, options.serialized_file)
-    analyses = analyze(program, config, options.backend)
+    analyses = _analyses(*_lower(options), options.backend)
     show(options, lambda: [one.to_json() for one in analyses], lambda console: print_analyses(analyses, console))
+
+
+def _lower(options: argparse.Namespace) -> tuple[LoweredModel, ServingConfig]:
+    """Lower the user's model; without a serialized file it has freshly initialised weights."""
+    from ...config.load import load_config
+    from ...lowering import lower
+    from ..model_class import importable
+    from ..user_model import build_model, load_model
+
+    config = load_config(options.config_file)
+    for file in filter(None, (options.model_file, options.serialized_file)):
+        if not file.is_file():
+            raise PackagingError(f"there is no file {file}")
+    with importable(options.model_file.resolve().parent):
+        if options.serialized_file is None:
+            model = build_model(options.model_file, config.model, print_note)
+        else:
+            model = load_model(options.model_file, options.serialized_file, config.model, print_note)
+        return lower(model, config), config
+
+
+def _analyses(program: LoweredModel, config: ServingConfig, names: Sequence[str] | None) -> list[Analysis]:
+    """Analyze a program in the smallest bucket, for the named engines or for all."""
+    from ...backends.exported_program import specialize
+    from ...backends.interface import Backend, CompileError
+    from ...backends.partitioning.cut_analysis import Analysis, analyze_operators
+    from ...backends.registry import backend_names, get_backend
+    from ...bucketing.shapes import role_buckets
+    from ...config.partitioner import PartitionerBlock
+    from ...lowering.errors import node_line
+
+    engines = [get_backend(name) for name in dict.fromkeys(names or backend_names())]
+    fixed = specialize(program.exported, role_buckets("sequence", config.grid)[0])
+    options = config.partitioner_config or PartitionerBlock()
+
+    def analysis(engine: Backend) -> Analysis:
+        try:
+            return analyze_operators(engine, fixed, options, node_line)
+        except CompileError as error:
+            return Analysis(engine.name, engine.unavailable(), str(error), None, ())
+
+    return [analysis(engine) for engine in engines]
 
 
 def print_analyses(analyses: Sequence[Analysis], console: Console) -> None:

@@ -63,8 +63,8 @@ def _picture(text: str) -> Path:
 def _tune(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from .tuning.edit import replace_lengths
     from .tuning.proposal import print_proposal
+    from .tuning.target import replace_lengths
 
     _check_options(options)
     histogram = _read(options.lengths, options.model)

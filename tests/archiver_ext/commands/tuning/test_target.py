@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchserve_neuron_lstm.config
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.edit import replace_lengths
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import replace_lengths
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.load import parse_config
 
