@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -19,18 +19,9 @@ def refit_mismatches(known: Mapping[str, torch.Tensor], given: Mapping[str, torc
     bias: missing, expected float32 [3]
     scale: float32 [3], expected no weight of this name
     """
+    found, expected = ({name: describe_tensor(own) for name, own in weights.items()} for weights in (given, known))
     return [
-        *_mismatches(known, given),
-        *(
-            f"{name}: {describe_tensor(tensor)}, expected no weight of this name"
-            for name, tensor in given.items()
-            if name not in known
-        ),
+        f"{name}: {found.get(name, 'missing')}, expected {expected.get(name, 'no weight of this name')}"
+        for name in {**known, **given}
+        if found.get(name) != expected.get(name)
     ]
-
-
-def _mismatches(known: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> Iterator[str]:
-    for name, tensor in known.items():
-        found = describe_tensor(given[name]) if name in given else "missing"
-        if found != describe_tensor(tensor):
-            yield f"{name}: {found}, expected {describe_tensor(tensor)}"

@@ -6,7 +6,7 @@ import logging
 from dataclasses import asdict
 
 from ..backends.registry import get_backend
-from ..bucketing.shapes import Bucket, TensorSpec
+from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
 from ..sessions.settings import SessionSettings
 from .runtime.loader import ServedModel, warm_up
@@ -33,19 +33,19 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         else {"share": shadow.share, "on_difference": shadow.on_difference, "model": shadow.model.name},
         "precision": manifest.precision,
         "threads": threads,
-        "tolerance": {"atol": manifest.tolerance[0], "rtol": manifest.tolerance[1]},
+        "tolerance": manifest.tolerance._asdict(),
         "runs": {"as": manifest.kind, "reason": manifest.kind_reason, "shapes": manifest.shapes},
         "longest": manifest.longest,
         **({"shortest": manifest.shortest} if manifest.shortest > 1 else {}),
         "carried": [_describe_tensor(value.spec) for value in manifest.carried],
         "streaming": None if manifest.streaming is None else _describe_streaming(manifest.streaming),
-        "checks": [_describe_bucket(check.bucket) | {"max_error": check.max_error} for check in manifest.checks],
+        "checks": [check.bucket._asdict() | {"max_error": check.max_error} for check in manifest.checks],
         "costs": [
-            {"program": cost.part} | _describe_bucket(cost.bucket) | {"milliseconds": cost.milliseconds}
+            {"program": cost.part} | cost.bucket._asdict() | {"milliseconds": cost.milliseconds}
             for cost in manifest.costs
         ],
         "estimates": [
-            {"program": variant.part} | _describe_bucket(variant.bucket) | {"microseconds": variant.estimate_us}
+            {"program": variant.part} | variant.bucket._asdict() | {"microseconds": variant.estimate_us}
             for variant in manifest.variants
             if variant.estimate_us is not None and variant.bucket is not None
         ],
@@ -70,10 +70,6 @@ def _describe_streaming(settings: SessionSettings) -> dict[str, object]:
 def _describe_tensor(spec: TensorSpec) -> dict[str, object]:
     limits = {} if spec.vocabulary is None else {"vocabulary": spec.vocabulary}
     return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), **limits}
-
-
-def _describe_bucket(bucket: Bucket) -> dict[str, object]:
-    return {"batch": bucket.batch, "length": bucket.length}
 
 
 _log = logging.getLogger(__name__)

@@ -105,8 +105,7 @@ def _to_json(pairs: _Pairs, after: Manifest, on_cpu: Sequence[str]) -> dict[str,
         "costs": [
             {
                 "part": cost.part,
-                "batch": cost.bucket.batch,
-                "length": cost.bucket.length,
+                **cost.bucket._asdict(),
                 "milliseconds": cost.milliseconds,
                 "before": was,
                 "padding_milliseconds": padding.get((cost.part, cost.bucket)),

@@ -208,11 +208,10 @@ def _as_json(replaced: ReplaceResult, output: Path) -> dict[str, Any]:
         "weights": after.weights,
         **({} if replaced.note is None else {"note": replaced.note}),
         "state": None if after.streaming is None else after.streaming.state,
-        "tolerance": {"atol": after.tolerance[0], "rtol": after.tolerance[1]},
+        "tolerance": after.tolerance._asdict(),
         "checks": [
             {
-                "batch": check.bucket.batch,
-                "length": check.bucket.length,
+                **check.bucket._asdict(),
                 "max_error": check.max_error,
                 "before": known.get(check.bucket),
             }

@@ -160,12 +160,9 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
         constants=layout.CONSTANTS if has_constants else None,
         codec=config.codec,
         placement=config.placement,
-        device=None,
         threads=config.threads,
-        streaming=None,
         limits=config.limits.limits,
         model=model,
-        precision="float32",
         tolerance=ErrorTolerance(0.0, 0.0)
         if model.recurrences is None
         else ErrorTolerance(config.tolerance.atol, config.tolerance.rtol),
