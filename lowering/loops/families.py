@@ -160,7 +160,8 @@ def _reject_unknown_branches(name: str, uses: SizeUses, lengths: Iterable[int]) 
     if uses.unknown and sum(lengths) > _MOST_STEPS:
         raise UnknownLoop(
             f"{name} makes a plain number of the number of timesteps{source_suffix(uses.unknown[0])}: which requests "
-            "would take another branch is not known. Compare sizes as they are, as in `if x.size(1) > 8`"
+            "would take another branch is not known. Compare sizes as they are, as in `if x.size(1) > 8`, and take "
+            "the last of a list as outputs[-1]"
         )
 
 

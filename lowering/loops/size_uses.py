@@ -130,7 +130,7 @@ class _Calls(TorchFunctionMode):
 
 
 def _note(uses: Uses, place: Place | None, expression: Any, taken: Any) -> None:
-    if place is not None and not sympy.sympify(expression).is_number:
+    if place is not None and sympy.sympify(expression).free_symbols:
         uses.setdefault(place, {})[expression] = Branch(expression, taken, calling_line())
 
 

@@ -115,6 +115,8 @@ class UnitValues:
                 assert isinstance(rest, Member)
                 later = rest.first.plus(rest.step)
                 others = self._members(rest.unit, later, rest.step, count.plus(-1))
+                if not isinstance(first, torch.Tensor):  # a number, such as the 0 with which `sum` of a list starts
+                    first = others.new_full(others.shape[1:], first)
                 return Stacked(torch.cat([first.unsqueeze(0), others]))
             case Listed():
                 return [self.all_members(item, unit) for item in operand.items]

@@ -71,6 +71,13 @@ def backwards_into_a_buffer(m: Looping, x: Tensor) -> Any:
     return states
 
 
+def mean_of_a_list(m: Looping, x: Tensor) -> Any:
+    """A sum of a list begins with the number 0."""
+    assert x.size(1) > 0, f"{x.size(1)} timesteps"
+    outputs = cells_in_turn(m, x)[0].unbind(1)
+    return sum(outputs) / len(outputs)
+
+
 def two_sequences(m: Looping, x: Tensor) -> Any:
     h, c, outputs = *zeros(x), []
     for own, other in zip(x.transpose(0, 1), x.tanh().transpose(0, 1), strict=True):
@@ -363,7 +370,7 @@ def clipped_rows(m: Looping, x: Tensor) -> Any:
     return torch.cat(inputs, 2)
 
 
-LOOPS = (zipped, backwards_into_a_buffer, own_cell)
+LOOPS = (zipped, backwards_into_a_buffer, own_cell, mean_of_a_list)
 CELLS = (normalized_layers, layer_called_each_timestep)
 """Loops of published cells, compared at every length of a small grid."""
 MORE_CELLS = (
