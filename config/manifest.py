@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Optional
+from typing import IO, Annotated, Any, Literal, NamedTuple, Optional
 
 from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec, role_buckets
 from ..sessions.settings import SessionSettings
@@ -265,10 +265,15 @@ def _complaint(path: Path, digest: str) -> str | None:
 
 def sha256_of(path: Path) -> str:
     """Return the sha256 of a file in hexadecimal digits."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+        return digest_of(file)
+
+
+def digest_of(data: IO[bytes]) -> str:
+    """Return the sha256 of what is left to read of an open file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    while block := data.read(1 << 20):
+        digest.update(block)
     return digest.hexdigest()
 
 

@@ -7,7 +7,6 @@ differ in more ways, so a .tar.gz is neither signed nor verified.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import zipfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from ...config.file_errors import describe_cause
+from ...config.manifest import digest_of
 from ...handlers.neuron_lstm import LIST, check_folder, check_signature, misplaced, parse_list, refuse
 from ...inference.reader import DAMAGE, ArchiveReader, is_zip
 from ..errors import PackagingError
@@ -91,16 +91,9 @@ def _digests(archive: Path) -> tuple[dict[str, str], bytes]:
                 content = data.read(_LONGEST_LIST + 1)
                 if len(content) > _LONGEST_LIST:
                     raise PackagingError(f"{archive}: {LIST} has more than {_LONGEST_LIST} bytes")
-            digests[name] = _sha256(data)
+            digests[name] = digest_of(data)
     digests.pop(LIST, None)
     return digests, content
-
-
-def _sha256(data: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while block := data.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def _zip_entries(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -59,13 +59,7 @@ class Analysis:
             "support_percentage": None if self.percentage is None else f"{self.percentage:.2f}%",
             "supported_operators": libraries,
             "unsupported_operators": [
-                {
-                    "kind": operator.kind,
-                    "failureAt": "list of operators",
-                    "call": operator.call,
-                    "reason": operator.reason,
-                }
-                for operator in self.unsupported
+                {**asdict(operator), "failureAt": "list of operators"} for operator in self.unsupported
             ],
         }
 
