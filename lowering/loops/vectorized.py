@@ -69,8 +69,7 @@ def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], co
     if torch.Tag.pointwise in target.tags:
         rank = max(_rank(value) for value in pytree.tree_leaves(given) if isinstance(value, (Stacked, torch.Tensor)))
         return _called(target, pytree.tree_map(lambda value: _aligned(value, rank), given))
-    every = all(isinstance(value, Stacked) for value in pytree.tree_leaves(given) if not _plain(value))
-    if target in _OVER_DIMS and every:
+    if target in _OVER_DIMS and not any(isinstance(value, torch.Tensor) for value in pytree.tree_leaves(given)):
         return _called(target, pytree.tree_map(_unwrapped, _shifted(given, _rank(stacked[0]))))
     if target in _ANY_LEADING and isinstance(args[0], Stacked) and len(stacked) == 1:
         return _called(target, pytree.tree_map(_unwrapped, given))
@@ -90,10 +89,6 @@ def _called(target: Any, given: Mapping[str, Any]) -> Any:
     schema = target._schema.arguments
     positional = [given[a.name] for a in schema if not a.kwarg_only and a.name in given]
     return target(*positional, **{a.name: given[a.name] for a in schema if a.kwarg_only and a.name in given})
-
-
-def _plain(value: Any) -> bool:
-    return not isinstance(value, (Stacked, torch.Tensor))
 
 
 def _rank(value: Stacked | torch.Tensor) -> int:

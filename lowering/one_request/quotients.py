@@ -247,11 +247,6 @@ class RepeatedList(list[torch.Tensor]):
         self.extend(self.whole()[super().__len__() :])
         super().__setitem__(index, value)
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether it has other elements by now, each in its place."""
-        return super().__len__() > 1
-
     def __len__(self) -> int:
         return int(self.times)
 

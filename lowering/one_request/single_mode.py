@@ -286,7 +286,7 @@ def _joined(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: An
     """Join a list that is repeated for each timestep, by `torch.cat` or `torch.stack`."""
     given = {**dict(zip(("tensors", "dim"), args, strict=False)), **kwargs}
     tensors = given.pop("tensors", None)
-    is_repeated = isinstance(tensors, RepeatedList) and not tensors.is_changed
+    is_repeated = isinstance(tensors, RepeatedList) and list.__len__(tensors) == 1  # none was replaced
     return joined(name, tensors, **given) if is_repeated else NotImplemented
 
 
