@@ -173,6 +173,7 @@ def _replace_call(node: Node, make: Any, options: tuple[Any, ...], inputs: tuple
     with node.graph.inserting_before(node):
         layer = node.graph.create_node("call_function", make, options, name=f"{node.name}_layer")
         call = node.graph.create_node("call_function", call_layer, (layer, *inputs), name=node.name)
+    call.meta["val"] = node.meta["val"]  # the next recurrence may read it
     node.replace_all_uses_with(call)
     node.graph.erase_node(node)
 

@@ -158,6 +158,25 @@ def test_what_comes_after_answers_as_before(name: str) -> None:
         assert_equal(module, over, *ragged_batch(0.0, batch, time))
 
 
+def _again(m: Any, y: Tensor) -> Tensor:
+    """A recurrence over a linear layer of the outputs of another one."""
+    x = m.between(y)
+    weights = [getattr(m.core, name) for name in m.core._flat_weights_names]
+    lengths, h_0 = torch.full_like(y[:, 0, 0], 1, dtype=torch.int64), x.new_zeros(1, x.shape[0], HIDDEN)
+    z: Tensor = torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)[0]
+    return z
+
+
+def test_a_recurrence_reads_the_layer_that_is_before_it() -> None:
+    torch.manual_seed(1)
+    module, inputs = Over(_again).eval(), ragged_batch(0.0)
+    module.between = nn.Linear(HIDDEN, FEATURES)
+    over = rewritten(module, *inputs)
+
+    assert over.layers == ["recurrence", "recurrence", "sequence_linear"]
+    assert_equal(module, over, *inputs)
+
+
 CONVOLUTIONS: dict[str, tuple[nn.Module, int]] = {
     "same": (nn.Conv1d(FEATURES, 1000, 3, padding=1), 1),
     "strided": (nn.Conv1d(FEATURES, 1000, 4, stride=3, padding=2), 1),
