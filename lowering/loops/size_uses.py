@@ -66,8 +66,7 @@ class SizeUses:
 
     def first_other(self, lengths: Iterable[int]) -> OtherCalls | None:
         """Return the first of some numbers of timesteps that takes another branch; None without one."""
-        others = (OtherCalls(n, b.line) for n in lengths for b in self.branches if b.differs_at(n))
-        return next(others, None)
+        return next((OtherCalls(n, b.line) for n in lengths for b in self.branches if b.differs_at(n)), None)
 
 
 def _uses(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> Uses:
