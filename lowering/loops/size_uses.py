@@ -58,11 +58,9 @@ class SizeUses:
             self.unknown.append(raising_line(error))
             return
         alike = [uses for place, uses in many.items() if few.get(place, {}).keys() == uses.keys()]
-        for use in (use for uses in alike for use in uses.values()):
-            if use.is_decided_at(traced[1]):
-                self.branches.append(use)
-            else:
-                self.unknown.append(use.line)
+        noted = [use for uses in alike for use in uses.values()]
+        self.branches += [use for use in noted if use.is_decided_at(traced[1])]
+        self.unknown += [use.line for use in noted if not use.is_decided_at(traced[1])]
 
     def first_other(self, lengths: Iterable[int]) -> OtherCalls | None:
         """Return the first of some numbers of timesteps that takes another branch; None without one."""

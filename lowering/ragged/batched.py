@@ -88,8 +88,10 @@ class RaggedRun(torch.fx.Interpreter):
 
     def _scan(self, n: torch.fx.Node, found: Any) -> Any:
         arguments: Any = self.map_nodes_to_values(n.args, n)
-        run_step = lambda graph, values, batch: RaggedRun(graph, {}, {}, batch).run(*values)  # noqa: E731
-        return scan(self._batch, arguments, [_sizes(result) for result in found], run_step)
+        sizes = [_sizes(result) for result in found]
+        return scan(
+            self._batch, arguments, sizes, lambda step, values, batch: RaggedRun(step, {}, {}, batch).run(*values)
+        )
 
     def _placeholder(self, n: torch.fx.Node) -> Value:
         if not self._inputs:  # the graph of one step of a loop takes the values of a batch in order
