@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 from pathlib import Path
 
 import neuron_doubles
 import pytest
 import torch
+import warm_archiver
 from archiving import ARCHIVER, Source, archive, archived, write_source
 
 from torchserve_neuron_lstm.backends.interface import LoadError
@@ -96,7 +97,7 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
     torch.save(other.state_dict(), tmp_path / "other.pt")
     words = ["replace-weights", str(tmp_path / "classifier.mar"), str(tmp_path / "other.pt")]
     command = [str(ARCHIVER.with_name("neuron-lstm")), *words, "-o", str(tmp_path / "other.mar")]
-    replaced = subprocess.run(command, capture_output=True, text=True, check=False)
+    replaced = warm_archiver.run(command, tmp_path, os.environ)
 
     assert replaced.returncode == 0, replaced.stderr
     assert "what was compiled has not run" in replaced.stdout + replaced.stderr

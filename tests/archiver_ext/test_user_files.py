@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm_archiver
 from worker import answered
 
 from torchserve_neuron_lstm.backends.weights import read_weights
@@ -118,7 +119,8 @@ def test_weights_are_replaced_by_those_of_a_checkpoint(project: Project) -> None
     model = written(project)
     assert project.archive().returncode == 0
     checkpoint(project, model, "later.pth")
-    done = project.run("neuron-lstm", "replace-weights", "tiny.mar", "later.pth", "-o", "later.mar")
+    command = ["neuron-lstm", "replace-weights", "tiny.mar", "later.pth", "-o", "later.mar"]
+    done = warm_archiver.run(command, project.folder, project.environment())
 
     assert done.returncode == 0, done.stderr
     assert "later.pth['state_dict'] holds the weights; the prefix 'module.' of their names was left out" in done.stdout
@@ -143,8 +145,11 @@ def test_a_method_with_other_arguments_is_named_in_the_refusal(project: Project)
 def test_analyze_tells_what_it_read(project: Project) -> None:
     """On standard error: the output may be JSON."""
     written(project, key="")
-    words = "analyze --model-file model.py --serialized-file weights.pt --config-file model-config.yaml --json"
-    done = project.run("neuron-lstm", *words.split(), "--backend", "eager")
+    words = (
+        "neuron-lstm analyze --model-file model.py --serialized-file weights.pt --config-file model-config.yaml --json"
+    )
+    command = [*words.split(), "--backend", "eager"]
+    done = warm_archiver.run(command, project.folder, project.environment())
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["backend"] == "eager"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from recurrent import BATCH, CASES, GARBAGE, TIME, Several, exported, largest_er
 
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram, LoadError
+from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_library, instruction_sets
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.versions import release, torch_version
@@ -109,9 +111,22 @@ def _compile(name: str, root: Path) -> Compiled:
     torch.export.save(program, root / "exported.pt2")
     for folder in ("program", "home", "tmp"):
         (root / folder).mkdir()
+    if name == "native":
+        _keep_libraries(root / "home")
     backend = get_backend(name.partition(" ")[0])
     _python(root, COMPILE, backend.name, str(root / "exported.pt2"), str(root / "program"), str(BATCH), str(TIME))
     return Compiled(backend, module, root)
+
+
+def _keep_libraries(home: Path) -> None:
+    """Copy what this user has compiled: the same libraries again are 15 s of a C++ compiler."""
+    (home.parent / "libraries").mkdir()
+    build.build(home.parent / "libraries")
+    if (cache := build._cache_folder()) is not None:
+        kept = home / ".cache" / cache.name
+        kept.mkdir(mode=0o700, parents=True)
+        for library in cache.glob("*.so"):
+            shutil.copy(library, kept)
 
 
 def _python(root: Path, code: str, *arguments: str) -> str:

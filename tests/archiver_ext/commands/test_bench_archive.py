@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
+import warm_archiver
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_archive import make_archive
@@ -39,8 +39,8 @@ def flags(archive: Path, *more: str) -> list[str]:
 
 @pytest.mark.ci
 def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
-    command = [str(Path(sys.executable).with_name("neuron-lstm")), *flags(archive, "--json", "--threads", "1")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["neuron-lstm", *flags(archive, "--json", "--threads", "1")]
+    done = warm_archiver.run(command, archive, os.environ)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
 
