@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shlex
@@ -14,13 +15,13 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
+import warm_archiver
 import yaml
 from archiving import model_class
 from shown import blocks
 from worker import WorkerResponse, loaded, predict, request
 
 from torchserve_neuron_lstm import open_archive
-from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.streaming import SessionFieldsConfig, StreamingConfig
 from torchserve_neuron_lstm.handlers.responses import STATUSES
@@ -70,8 +71,8 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(model_class(folder / "model.py")().state_dict(), folder / "weights.pt")
     words = "--model-name tagger --version 1.0 --archive-format no-archive"
     files = {"--model-file": "model.py", "--serialized-file": "weights.pt", "--config-file": "model-config.yaml"}
-    flags = [word for option, name in files.items() for word in (option, str(folder / name))]
-    assert cli.main(["archive", *words.split(), *flags, "--export-path", str(folder)]) == 0
+    command = ["neuron-lstm", "archive", *words.split(), *(word for pair in files.items() for word in pair)]
+    assert warm_archiver.run(command, folder, os.environ).returncode == 0
     return folder
 
 
