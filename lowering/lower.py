@@ -12,8 +12,7 @@ from ..backends.exported_tensors import mark_time
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .chunks.carry_analysis import CountsTimesteps, NotChunkable
-from .chunks.chunk_check import check_chunked_equivalence
-from .chunks.chunking import build_chunk_programs
+from .chunks.chunking import build_chunk_programs, check_chunked_equivalence
 from .eager_call import batch_places, eager_failure, reject_swapped_axes, relative_lengths_error, shortest_length
 from .errors import (
     InputsDoNotFit,
@@ -24,12 +23,10 @@ from .errors import (
     UnknownLoop,
     explained_export_errors,
 )
-from .excluded_shapes import include_excluded_shapes, served_batches
 from .exporter.export import check_forward_signature, forward_name
-from .exporter.shape_conditions import ShapeConditions, batch_sizes_of
-from .exporter.timestep_branches import BranchOnTimesteps, branch_error
+from .exporter.shape_conditions import BranchOnTimesteps, ShapeConditions, batch_sizes_of, branch_error
 from .loops.families import NoLoop, export_rolled
-from .one_request.comparison import Comparison, DiffersAtLength, Run
+from .one_request.comparison import Comparison, DiffersAtLength, Run, include_excluded_shapes, served_batches
 from .one_request.single_request import KeepsState, SingleExport, example_timesteps, export_single
 from .outputs import output_names, with_vocabularies
 from .program import ChunkPrograms, LoweredModel

@@ -1,8 +1,9 @@
-"""Extraction of subgraphs of an exported graph as exported programs."""
+"""Parts of an exported program: its subgraphs as programs, and its weights and constants, held by a module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -122,3 +123,15 @@ class SubgraphBuilder:
         dims = {name: torch.export.Dim(name, min=1) for name in self._axes}
         tensors = [example_tensor(spec, EXAMPLE_SIZES["batch"], EXAMPLE_SIZES["time"]) for spec in specs]
         return export_quietly(module, tensors, [dynamic_shape(spec, dims) for spec in specs])
+
+
+def holder_of(exported: torch.export.ExportedProgram) -> torch.nn.Module:
+    """Build a module with all tensors of the program by their names."""
+    tensors = weights_of(exported)
+    names = [name for name in weight_names(exported).values() if name in tensors]
+    return module_with({name: tensors[name] for name in names}, exported.state_dict)
+
+
+def tensors_by_placeholder(exported: torch.export.ExportedProgram, holder: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors that `holder` has now, by the placeholders of the graph."""
+    return {name: attrgetter(target)(holder) for name, target in weight_names(exported).items()}

@@ -13,15 +13,13 @@ from torch.fx import Graph, Node
 from ...config.schema import ServingConfig
 from ..errors import LoweringError, UnknownLoop, source_suffix
 from ..exporter.export import forward_name
-from ..exporter.program_tensors import holder_of, tensors_by_placeholder
 from ..exporter.shape_conditions import TimeBound, timesteps_beyond
+from ..exporter.subgraph import holder_of, tensors_by_placeholder
 from ..one_request.single_request import SingleExport, export_request, export_unrolled
-from .call_sites import Frames, calls_per_step, find_frames, lists_of_timesteps, mark_fixed_parts
-from .each_length import LoopCalls
 from .evaluate import Evaluation
 from .recipe import Count, NotALoop, Recipe
-from .size_uses import SizeUses
-from .trace_writer import TraceWriter
+from .size_uses import LoopCalls, SizeUses
+from .trace_writer import Frames, TraceWriter, calls_per_step, find_frames, lists_of_timesteps, mark_fixed_parts
 from .unrolled import simplify
 
 _MOST_LOOPS = 6

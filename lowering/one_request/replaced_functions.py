@@ -22,13 +22,12 @@ from torch.utils import _pytree as pytree
 from ..exporter.model_attributes import replaced_each, user_file, user_modules
 from ..packing.padded_batch import TracedLengths
 from ..packing.recurrence_fit import unchecked_packed_states
+from .element_facts import counted_numbers, value_range
 from .known_numbers import in_dtype, in_python, known_number, known_values, plain
-from .positions import counted_numbers
 from .quotients import followed_quotients, symbolic_array
 from .single_mode import TENSOR_TYPE, SingleRequestMode
 from .single_packing import inverse
 from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
-from .value_ranges import value_range
 
 _CACHED = type(cache(len))
 """Type of functions with a cache, also those of `functools.lru_cache`."""

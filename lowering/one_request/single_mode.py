@@ -19,6 +19,16 @@ from ..exporter.model_attributes import replaced
 from ..packing.packed_placeholder import TORCH_RNN_FILES
 from ..packing.packed_rules import viewed
 from ..packing.padded_batch import TracedLengths
+from .element_facts import (
+    COMPARED,
+    as_number,
+    note_positions_after,
+    note_range_after,
+    only_true,
+    uniform_after,
+    uniform_value,
+    with_uniform_value,
+)
 from .known_numbers import (
     in_dtype,
     known_number,
@@ -36,12 +46,9 @@ from .library_checks import (
     truth_that_passes,
     windows_over_time,
 )
-from .positions import note_positions_after, only_true
 from .quotients import RepeatedList, joined
 from .single_packing import follow_packed, inner_result, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of
-from .uniform_values import as_number, uniform_after, uniform_value, with_uniform_value
-from .value_ranges import COMPARED, note_range_after
 from .written_views import note_views_after, note_writes, shares_memory
 
 TENSOR_TYPE = "_neuron_lstm_tensor_type"

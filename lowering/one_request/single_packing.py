@@ -25,9 +25,8 @@ from ..packing.packed_placeholder import (
 from ..packing.packed_rules import PACKED_RULES, masked_recurrence, padded_recurrence
 from ..packing.padded_batch import same_size
 from ..packing.recurrence_fit import swapped_axes
+from .element_facts import value_range, with_range, with_uniform_value
 from .known_numbers import known_values, with_known_values
-from .uniform_values import with_uniform_value
-from .value_ranges import value_range, with_range
 
 _PARTS = {"data", "to", "cpu", "cuda", "clone", "detach", "contiguous"}
 """Names of what reads packed data as it is."""

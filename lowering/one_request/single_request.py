@@ -6,9 +6,13 @@ Alone, a request's lengths are known: all of its timesteps. So what a model does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,7 +24,17 @@ from torch.utils import _pytree as pytree
 from ...backends.exported_program import quiet
 from ...config.forward import MaskConfig
 from ...config.schema import ServingConfig
-from ..errors import LoweringError, at_line, explained_export_errors, reject_non_tensors
+from ..eager_call import copy_of, failure_of
+from ..errors import (
+    LoweringError,
+    at_line,
+    explain_export_error,
+    explained_export_errors,
+    format_source_line,
+    is_user_file,
+    reject_non_tensors,
+    source_suffix,
+)
 from ..exporter.arguments import in_layout, plain_outputs
 from ..exporter.export import (
     bind_arguments,
@@ -31,25 +45,24 @@ from ..exporter.export import (
     replaced_forward,
     with_parameter_names,
 )
-from ..exporter.model_attributes import register_tensors
+from ..exporter.model_attributes import register_tensors, user_file, user_modules
 from ..exporter.shape_conditions import (
+    Branch,
     ShapeConditions,
     TimeBound,
     find_time_bound,
     lengths_outside,
+    noted_branches,
     noted_conversions,
 )
-from ..exporter.timestep_branches import Branch, noted_branches
 from ..loops.steps import STEPS
 from ..outputs import vocabularies
-from .caught_errors import Caught, noted_errors, reject_caught_errors
 from .decompositions import decomposed, reject_distances_of_timesteps
+from .element_facts import as_number, with_range, with_uniform_value
 from .known_numbers import with_known_values
 from .replaced_functions import replaced_functions
 from .single_mode import SingleRequestMode
 from .single_packing import reject_packed_results
-from .uniform_values import as_number, with_uniform_value
-from .value_ranges import with_range
 from .written_views import read_what_was_written
 
 _MOST_TIMESTEPS = 23
@@ -192,12 +205,12 @@ def _trace(
 ) -> tuple[torch.export.ExportedProgram, pytree.TreeSpec]:
     """Export `forward` for one request; the program, and the structure of what it returns."""
     notes: dict[str, Any] = {}
-    errors: list[Caught] = []
+    errors: list[_Caught] = []
     specs = config.input_specs
 
     def flat(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         time = next((t.shape[s.time_dim] for s, t in zip(specs, inputs, strict=True) if s.time_dim is not None), 1)
-        with noted_errors(model, errors):
+        with _noted_errors(model, errors):
             leaves, notes["output_tree"] = pytree.tree_flatten(forward(time, inputs))
         reject_non_tensors("forward()", leaves, allow_none=True)
         return tuple(leaf for leaf in leaves if leaf is not None)
@@ -207,8 +220,62 @@ def _trace(
     with replaced_forward(model, traced), explained_export_errors(name, dynamic_shapes=dims is not None):
         register_tensors(model)
         program = export_quietly(model, tensors, dims)
-    reject_caught_errors(name, model, config, timesteps, errors)
+    _reject_caught_errors(name, model, config, timesteps, errors)
     return program, notes["output_tree"]
+
+
+_Caught = tuple[str, int, Exception]
+"""A file and line of the model, and an error that was raised there."""
+
+
+@contextlib.contextmanager
+def _noted_errors(model: torch.nn.Module, errors: list[_Caught]) -> Iterator[None]:
+    """Append the errors in the model's own code, if it has a handler of any."""
+
+    def noted(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "call" and not is_user_file(frame.f_code.co_filename):
+            return None
+        frame.f_trace_lines = False
+        if event == "exception" and isinstance(argument[1], Exception) and not isinstance(argument[1], StopIteration):
+            errors.append((frame.f_code.co_filename, frame.f_lineno, argument[1]))
+        return noted
+
+    before = sys.gettrace()
+    if any(_has_handler(user_file(module)) for module in user_modules(model)):
+        sys.settrace(noted)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@cache
+def _has_handler(file: Path | None) -> bool:
+    text = "" if file is None else file.read_text(encoding="utf-8", errors="replace")
+    return "except" in text or "suppress" in text
+
+
+def _reject_caught_errors(
+    name: str, model: torch.nn.Module, config: ServingConfig, timesteps: int, errors: Sequence[_Caught]
+) -> None:
+    """Refuse the trace of a model that has caught an error of the trace itself, which it does not have in eager mode.
+
+    Raises `LoweringError`: the error, with the line.
+    """
+    if not errors:
+        return
+    in_eager_mode: list[_Caught] = []
+    with _noted_errors(model, in_eager_mode):
+        failure_of(copy_of(model), config, timesteps, torch.tensor([timesteps]))
+    expected = {(file, line, type(error)) for file, line, error in in_eager_mode}
+    for file, line, error in errors:
+        if (file, line, type(error)) not in expected:
+            at = source_suffix(format_source_line(file, line))
+            raise LoweringError(
+                explain_export_error(name, error, dynamic_shapes=False)
+                or f"{name} catches an error of its trace that it does not have in eager mode{at}: "
+                f"{type(error).__name__}: {error}. Leave out what fails, or the `except`"
+            ) from error
 
 
 def example_timesteps(config: ServingConfig, shortest: int = 1) -> int:

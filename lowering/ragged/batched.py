@@ -24,7 +24,7 @@ from ..exporter.export import (
     export_quietly,
     with_parameter_names,
 )
-from ..exporter.program_tensors import holder_of, tensors_by_placeholder
+from ..exporter.subgraph import holder_of, tensors_by_placeholder
 from ..one_request.single_request import SingleExport
 from .dimension_moves import join_moves
 from .recurrence_rules import scan

@@ -27,7 +27,7 @@ from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
-from torchserve_neuron_lstm.lowering.chunks.chunk_check import random_chunk_plan
+from torchserve_neuron_lstm.lowering.chunks.chunking import random_chunk_plan
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 Outcome = Literal["lowered", "refused", "wrong", "crashed"]

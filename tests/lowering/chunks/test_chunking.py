@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.bucketing.shapes import ProgramRole
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.chunks.carry_analysis import NotChunkable
-from torchserve_neuron_lstm.lowering.chunks.chunk_check import check_chunked_equivalence
+from torchserve_neuron_lstm.lowering.chunks.chunking import check_chunked_equivalence
 
 Value = tuple[str, tuple[int | str, ...], float | None]
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from torchserve_neuron_lstm.lowering.one_request.element_facts import only_true, uniform_value
 from torchserve_neuron_lstm.lowering.one_request.known_numbers import with_known_values
-from torchserve_neuron_lstm.lowering.one_request.positions import only_true
 from torchserve_neuron_lstm.lowering.one_request.single_mode import SingleRequestMode
-from torchserve_neuron_lstm.lowering.one_request.uniform_values import uniform_value
 
 Change = Callable[[Tensor], Tensor]
 CHANGES: list[Change] = [

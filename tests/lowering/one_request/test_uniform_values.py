@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from torchserve_neuron_lstm.lowering.one_request.element_facts import uniform_value
 from torchserve_neuron_lstm.lowering.one_request.known_numbers import known_values
 from torchserve_neuron_lstm.lowering.one_request.single_mode import SingleRequestMode
-from torchserve_neuron_lstm.lowering.one_request.uniform_values import uniform_value
 
 
 def written(mask: Tensor) -> Tensor:
