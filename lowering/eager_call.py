@@ -12,11 +12,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..config.schema import ServingConfig
-from .errors import FailsEagerly, InputsDoNotFit, LoweringError, raising_line, source_suffix
+from .errors import FailsEagerly, InputsDoNotFit, LoweringError, explain_torch_error, raising_line, source_suffix
 from .exporter.arguments import plain_outputs
 from .exporter.export import bind_arguments, example_tensor
 from .packing.recurrence_fit import checked_axes
-from .torch_messages import explain_torch_error
 
 
 def call_eagerly(model: torch.nn.Module, arguments: Mapping[str, Any]) -> Any:

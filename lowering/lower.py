@@ -103,10 +103,10 @@ def _chunk_programs(traced: _Traced) -> ChunkPrograms:
     """Build the chunk programs, with positions that continue those of the chunk before where the model uses them."""
     single, inputs = traced.single, traced.inputs
     try:
-        return build_chunk_programs(traced.exported, inputs, has_time(inputs))
+        return build_chunk_programs(traced.exported, inputs)
     except CountsTimesteps:
-        counting = export_ragged(single, inputs, single.timesteps, single.shortest, traced.places, counts=True)
-    return build_chunk_programs(counting.exported, inputs, has_time(inputs))
+        counting = export_ragged(single, inputs, traced.places, counts=True)
+    return build_chunk_programs(counting.exported, inputs)
 
 
 def _mark_time_dims(program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]) -> None:
@@ -249,7 +249,7 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
     inputs, shortest = config.input_specs, single.shortest
     reject_impossible_numbers(single.exported, range(shortest, config.longest + 1))
     places = batch_places(model, config)
-    program = export_ragged(single, inputs, single.timesteps, shortest, places)
+    program = export_ragged(single, inputs, places)
     names = output_names(single.output_tree, program.layouts, config.outputs)
     outputs = tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in zip(names, program.layouts, strict=True))
     inputs = with_vocabularies(program.exported, inputs, single.vocabularies)

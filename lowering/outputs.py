@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..bucketing.shapes import Axis, TensorSpec
 from .errors import LoweringError
-from .graph_calls import class_count
+from .graph_calls import class_count, operands
 
 _KEEPS_VALUES = {
     f"aten.{name}"
@@ -91,24 +91,17 @@ def vocabularies(exported: torch.export.ExportedProgram) -> dict[str, int]:
     """Find the vocabulary sizes of the nodes whose values are ids, by their names."""
     bounds: dict[str, int] = {}
     for node in exported.graph.nodes:
-        if node.op == "call_function" and (found := _ids_and_vocabulary(node)) is not None:
-            ids, size = found
-            bounds = _smaller(bounds, {value_source(ids).name: size})
+        if str(node.target) == "aten.embedding.default":
+            weight, ids = operands(node)[:2]
+            bounds = _smaller(bounds, {value_source(ids).name: int(weight.meta["val"].shape[0])})
+        elif str(node.target) == "aten.one_hot.default" and (classes := class_count(node)) is not None:
+            bounds = _smaller(bounds, {value_source(operands(node)[0]).name: classes})
     return bounds
 
 
 def _smaller(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
     """Merge sizes by name: the smaller one counts."""
     return {**first, **{name: min(size, first.get(name, size)) for name, size in second.items()}}
-
-
-def _ids_and_vocabulary(node: torch.fx.Node) -> tuple[torch.fx.Node, int] | None:
-    if str(node.target) == "aten.embedding.default":
-        weight, ids = cast(tuple[torch.fx.Node, torch.fx.Node], node.args[:2])
-        return ids, int(weight.meta["val"].shape[0])
-    if str(node.target) == "aten.one_hot.default" and (classes := class_count(node)) is not None:
-        return cast(torch.fx.Node, node.args[0]), classes
-    return None
 
 
 def value_source(node: torch.fx.Node) -> torch.fx.Node:

@@ -21,9 +21,15 @@ from torch.utils import _pytree as pytree
 
 from ..lowering.errors import LoweringError, calling_line, source_suffix
 from ..lowering.exporter.model_attributes import replaced
-from ..lowering.packing.packed_placeholder import PACKED_FACTS, TORCH_RNN_FILES, packed_use_error, placeholder_of
+from ..lowering.packing.packed_placeholder import (
+    PACKED_FACTS,
+    TORCH_RNN_FILES,
+    TracedLengths,
+    packed_use_error,
+    placeholder_of,
+    same_size,
+)
 from ..lowering.packing.packed_rules import PACKED_RULES, viewed
-from ..lowering.packing.padded_batch import TracedLengths, same_size
 from ..lowering.packing.recurrence_fit import unchecked_packed_states
 
 

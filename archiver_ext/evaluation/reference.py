@@ -11,9 +11,8 @@ from torch.utils import _pytree as pytree
 from ...bucketing.shapes import TensorSpec, size_at
 from ...config.schema import NeuronLstmBlock
 from ...lowering.eager_call import call_eagerly
-from ...lowering.errors import raising_line, source_suffix
+from ...lowering.errors import explain_torch_error, raising_line, source_suffix
 from ...lowering.exporter.export import bind_arguments
-from ...lowering.torch_messages import explain_torch_error
 from ..errors import PackagingError
 
 

@@ -19,8 +19,7 @@ from ...bucketing.padding import padding_tensor, torch_dtype
 from ...config.schema import ServingConfig
 from ...handlers.runtime.kept_state import bits_of
 from ...handlers.runtime.own_model import OwnProgram
-from ...lowering.errors import format_source_line, is_user_file, raising_line, source_suffix
-from ...lowering.torch_messages import explain_torch_error
+from ...lowering.errors import explain_torch_error, format_source_line, is_user_file, raising_line, source_suffix
 from ..commands.infer_inputs import watched_lookups
 from ..errors import PackagingError
 from ..evaluation.reference import ReferenceRequest, as_batch

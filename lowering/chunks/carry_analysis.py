@@ -20,6 +20,7 @@ from ...bucketing.shapes import TensorSpec
 from ..errors import at_line, node_line, source_suffix
 from ..graph_calls import argument, dims_argument, display_name, operator_name
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
+from ..ragged.batched import has_time
 from .carry_source import CarryKind, CarrySource, is_scan, scan_of
 from .past_timesteps import PastReads
 from .timestep_rules import (
@@ -68,13 +69,13 @@ def timesteps_before(exported: torch.export.ExportedProgram, inputs: Sequence[Te
 
 
 def find_carried_values(
-    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
+    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]
 ) -> tuple[CarrySource, ...]:
     """Return the values to carry, in the order of the graph.
 
     Raises `NotChunkable`: names the first operator that needs timesteps of more than one chunk.
     """
-    if not takes_lengths:
+    if not has_time(inputs):
         raise NotChunkable("no input has a time dimension")
     for spec in inputs:
         if spec.batch_dim is None:

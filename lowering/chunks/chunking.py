@@ -42,12 +42,12 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 }
 
 
-def build_chunk_programs(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> ChunkPrograms:
+def build_chunk_programs(exported: ExportedProgram, inputs: Sequence[TensorSpec]) -> ChunkPrograms:
     """Build the programs of a model over chunks of time.
 
     Raises `NotChunkable`: names the line that needs a whole sequence.
     """
-    parts = _ProgramBuilder(exported, inputs, find_carried_values(exported, inputs, takes_lengths))
+    parts = _ProgramBuilder(exported, inputs, find_carried_values(exported, inputs))
     try:
         return ChunkPrograms(parts.chunk(), parts.head(), parts.start(), parts.carried, parts.reason_for_whole)
     except Exception as error:
@@ -129,22 +129,18 @@ class _ProgramBuilder:
         """Build the program: inputs, lengths within the chunk, carried values -> outputs with time, carried values."""
         builder = SubgraphBuilder(self.exported, self.axes, self.inputs)
         carried = self.carry_inputs(builder)
-        reads = {
-            carry: PastCall(builder, carry.past, value)
-            for carry, value in zip(self.carries, carried, strict=True)
-            if carry.past is not None
-        }
-        for read in reads.values():
-            read.replace()
+        reads: dict[CarrySource, PastCall] = {}
         sums: dict[CarrySource, torch.fx.Node] = {}
+        states: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         for carry, value in zip(self.carries, carried, strict=True):
-            if carry.kind == "timesteps":
+            if carry.past is not None:
+                reads[carry] = PastCall(builder, carry.past, value)
+                reads[carry].replace()
+            elif carry.kind == "timesteps":
                 builder.substitute([carry.node], value)
             elif carry.kind == "cumsum":
                 _continue_sum(builder, carry, value, sums)
-        states: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-        for carry, value in zip(self.carries, carried, strict=True):
-            if carry.kind == "state":
+            elif carry.kind == "state":
                 states.setdefault(carry.node, []).append(value)
         for node, values in states.items():
             _start_from(builder, node, values)

@@ -69,12 +69,10 @@ def random_values_of(
     return values * scale + offset
 
 
-def random_padding(
-    spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, scale: float = 1e3
-) -> torch.Tensor:
-    """Draw numbers times `scale`; or in an input of integers its `pad_value`, as serving writes it."""
+def random_padding(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Draw numbers of about 1000; or in an input of integers its `pad_value`, as serving writes it."""
     if torch_dtype(spec).is_floating_point:
-        return random_tensor(spec, shape, generator, scale=scale)
+        return random_tensor(spec, shape, generator, scale=1e3)
     return torch.full(shape, spec.pad_value).to(torch_dtype(spec))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import UnknownLoop, at_line
-from ..packing.padded_batch import same_size
+from ..packing.packed_placeholder import same_size
 from .recipe import (
     Constant,
     Count,

@@ -13,8 +13,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import UnknownLoop, at_line
+from ..packing.packed_placeholder import same_size
 from ..packing.packed_rules import masked_recurrence
-from ..packing.padded_batch import same_size
 from .recipe import Count, Listed, Member, Operand, Run, Stacked, Starting, Unit, operands_of, sources_of
 
 

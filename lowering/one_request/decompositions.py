@@ -94,14 +94,10 @@ def decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callabl
         return exported
     program = exported.run_decompositions(table)
     for _ in range(_MOST_PASSES):
-        more = {
-            target: function
-            for target, function in decompositions_of(program.graph_module).items()
-            if target not in table
-        }
-        if not more:
+        more = decompositions_of(program.graph_module)
+        if more.keys() <= table.keys():
             break
-        table |= more
+        table = {**more, **table}
         program = program.run_decompositions(table)
     return program
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..packing.padded_batch import same_size
+from ..packing.packed_placeholder import same_size
 from .known_numbers import known_number
 from .written_views import SAME_ELEMENTS, Fact
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import LoweringError, calling_line, is_torch_file, source_suffix
-from ..packing.padded_batch import same_size
+from ..packing.packed_placeholder import same_size
 
 
 def truth_that_passes(frame: FrameType) -> bool | None:

@@ -20,7 +20,7 @@ from torch.nn.utils import rnn as rnn_utils
 from torch.utils import _pytree as pytree
 
 from ..exporter.model_attributes import replaced_each, user_file, user_modules
-from ..packing.padded_batch import TracedLengths
+from ..packing.packed_placeholder import TracedLengths
 from ..packing.recurrence_fit import unchecked_packed_states
 from .element_facts import counted_numbers, value_range
 from .known_numbers import in_dtype, in_python, known_number, known_values, plain

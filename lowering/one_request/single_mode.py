@@ -16,9 +16,8 @@ from torch.utils import _pytree as pytree
 
 from ..errors import LoweringError, calling_line, source_suffix
 from ..exporter.model_attributes import replaced
-from ..packing.packed_placeholder import TORCH_RNN_FILES
+from ..packing.packed_placeholder import TORCH_RNN_FILES, TracedLengths
 from ..packing.packed_rules import viewed
-from ..packing.padded_batch import TracedLengths
 from .element_facts import (
     COMPARED,
     as_number,

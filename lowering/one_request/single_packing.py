@@ -21,9 +21,9 @@ from ..packing.packed_placeholder import (
     packed_use_error,
     placeholder_of,
     reject_packed_outputs,
+    same_size,
 )
 from ..packing.packed_rules import PACKED_RULES, masked_recurrence, padded_recurrence
-from ..packing.padded_batch import same_size
 from ..packing.recurrence_fit import swapped_axes
 from .element_facts import value_range, with_range, with_uniform_value
 from .known_numbers import known_values, with_known_values

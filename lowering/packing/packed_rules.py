@@ -21,8 +21,8 @@ from .packed_placeholder import (
     PackedPlaceholder,
     is_identity,
     placeholder_of,
+    same_size,
 )
-from .padded_batch import same_size
 from .recurrence_fit import check_recurrence
 
 

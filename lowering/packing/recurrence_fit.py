@@ -14,9 +14,8 @@ import torch
 from torch.nn.modules import rnn as rnn_modules
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import InputsDoNotFit, calling_line, source_suffix
+from ..errors import NO_FEATURES, OTHER_FEATURES, InputsDoNotFit, calling_line, source_suffix
 from ..exporter.model_attributes import replaced
-from ..torch_messages import NO_FEATURES, OTHER_FEATURES
 
 _LAYERS = {"lstm": "nn.LSTM", "gru": "nn.GRU", "rnn_tanh": "nn.RNN", "rnn_relu": "nn.RNN"}
 

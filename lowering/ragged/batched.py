@@ -193,9 +193,7 @@ class RaggedProgram:
 def export_ragged(
     single: SingleExport,
     inputs: Sequence[TensorSpec],
-    timesteps: int,
-    shortest: int = 1,
-    places: Sequence[int | None] = (),
+    places: Sequence[int | None],
     *,
     counts: bool = False,
 ) -> RaggedProgram:
@@ -204,8 +202,9 @@ def export_ragged(
     A program of inputs without time takes no lengths. One that `counts` takes the timesteps of each request before
     those of the batch, int64[B], in front of the lengths: positions continue them.
 
-    `timesteps` are those to trace with; a batch has `shortest` or more. `places` are the batch dimensions of outputs,
-    where they are known. Raises `LoweringError`: an operator has no rule over ragged batches; names the user's line.
+    `places` are the batch dimensions of outputs, where they are known.
+
+    Raises `LoweringError`: an operator has no rule over ragged batches; names the user's line.
     """
     exported = single.exported
     module = exported.graph_module
@@ -233,19 +232,19 @@ def export_ragged(
     names_of_lengths = [] if timed is None else [*["timesteps_before"] * counts, "sequence_lengths"]
     holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), *names_of_lengths])
     with explained_export_errors("a batch of requests", dynamic_shapes=True):
-        program = _export(holder, inputs, timesteps, shortest, len(names_of_lengths))
+        program = _export(holder, inputs, single, len(names_of_lengths))
     join_moves(program)
     drop_unused(program)
     return RaggedProgram(program, tuple(_layout(value, place, batched) for value, place in found))
 
 
 def _export(
-    holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int, shortest: int, counted: int
+    holder: torch.nn.Module, inputs: Sequence[TensorSpec], single: SingleExport, counted: int
 ) -> torch.export.ExportedProgram:
     """Export for every number of rows and timesteps; if strides forbid the smallest, for all above them."""
     batch = torch.export.Dim("batch", min=1)
     rows, of_lengths = (_ROWS, {0: batch}) if has_batch(inputs) else (1, {})
-    tensors = [example_tensor(spec, _ROWS, timesteps) for spec in inputs]
+    tensors = [example_tensor(spec, _ROWS, single.timesteps) for spec in inputs]
     tensors += [torch.ones(rows, dtype=torch.int64) for _ in range(counted)]
 
     def export(time: Any) -> torch.export.ExportedProgram:
@@ -253,7 +252,7 @@ def _export(
         return export_quietly(holder, tensors, [*shapes, *[of_lengths] * counted])
 
     try:
-        return export(torch.export.Dim("time", min=shortest))
+        return export(torch.export.Dim("time", min=single.shortest))
     except Exception as error:
         if CONSTRAINT not in str(error):
             raise

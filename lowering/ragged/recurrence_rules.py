@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..packing.padded_batch import same_size
+from ..packing.packed_placeholder import same_size
 from .sizes import SizeExpr, evaluate, is_ragged
 from .value import Batch, Call, NoRule, Results, Value, reject_split_blocks
 
