@@ -23,12 +23,12 @@ from .errors import (
     UnknownLoop,
     explained_export_errors,
 )
+from .exported_graph import output_names, with_vocabularies
 from .exporter.export import check_forward_signature, forward_name
 from .exporter.shape_conditions import BranchOnTimesteps, ShapeConditions, batch_sizes_of, branch_error
 from .loops.families import NoLoop, export_rolled
 from .one_request.comparison import Comparison, DiffersAtLength, Run, include_excluded_shapes, served_batches
 from .one_request.single_request import KeepsState, SingleExport, example_timesteps, export_single
-from .outputs import output_names, with_vocabularies
 from .program import ChunkPrograms, LoweredModel
 from .ragged.batched import RaggedProgram, export_ragged, has_time, reject_impossible_numbers
 from .refused_calls import kept_state, random_call, reject_random_operators, reject_scripted
@@ -171,7 +171,7 @@ def _first_included(single: SingleExport, error: DiffersAtLength, config: Servin
 def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> SingleExport:
     """Trace one request; where that fails, trace it with its loops over timesteps recognised."""
     try:
-        return _export_longer(model, config, shortest)
+        return _export_longer(model, config, shortest, example_timesteps(config, shortest))
     except LoweringError as error:
         refusal = error
     try:
@@ -191,7 +191,7 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
 
 
 def _export_longer(
-    model: torch.nn.Module, config: ServingConfig, shortest: int, timesteps: int | None = None, traces: int = 4
+    model: torch.nn.Module, config: ServingConfig, shortest: int, timesteps: int, traces: int = 4
 ) -> SingleExport:
     """Export forward() for one request of `shortest` timesteps, or of those from which it has one form.
 
@@ -201,7 +201,6 @@ def _export_longer(
     Raises `PartialTrace`: there is no such number of timesteps.
     Raises `LoweringError`: the graph depends on data.
     """
-    timesteps = example_timesteps(config, shortest) if timesteps is None else timesteps
     try:
         return export_single(model, config, shortest, timesteps)
     except PartialTrace as error:

@@ -9,8 +9,8 @@ import torch
 
 from ..backends.exported_program import is_assertion
 from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
+from .exported_graph import user_inputs
 from .exporter.shape_conditions import TimeBound
-from .outputs import user_inputs
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,15 @@ import torch
 
 from ...bucketing.shapes import TensorSpec
 from ..errors import at_line, node_line, source_suffix
-from ..graph_calls import argument, dims_argument, display_name, operator_name
-from ..outputs import output_nodes, symbolic_sizes, user_inputs
+from ..exported_graph import (
+    argument,
+    dims_argument,
+    display_name,
+    operator_name,
+    output_nodes,
+    symbolic_sizes,
+    user_inputs,
+)
 from ..ragged.batched import has_time
 from .carry_source import CarryKind, CarrySource, is_scan, scan_of
 from .past_timesteps import PastReads

@@ -13,7 +13,7 @@ from typing import Literal, cast
 import torch
 from torch.fx import GraphModule, Node
 
-from ..graph_calls import dims_argument, operator_name
+from ..exported_graph import dims_argument, operator_name
 from .past_timesteps import PastTimesteps
 
 CarryKind = Literal["state", "past", "timesteps", "cumsum", "last", "sum", "max", "min"]
@@ -93,15 +93,11 @@ class Scan:
     """Tensors with a first dimension of timesteps."""
     shared: tuple[Node, ...]
 
-    def placeholder(self, node: Node) -> Node:
-        """Return the input of the step that has a timestep of one of `each`, or one of `shared`."""
-        index = (*self.each, *self.shared).index(node)
-        inputs = self.step.graph.find_nodes(op="placeholder")
-        return cast(Node, inputs[len(self.first) + index])
-
     def only_detects_padding(self, positions: Node, lengths: Node) -> bool:
         """Whether the step uses positions and lengths only to find out which rows have ended."""
-        position, length = self.placeholder(positions), self.placeholder(lengths)
+        inputs = self.step.graph.find_nodes(op="placeholder")
+        own = (*self.each, *self.shared)
+        position, length = (inputs[len(self.first) + own.index(node)] for node in (positions, lengths))
         sizes = torch.ops.aten.sym_size.int
         comparisons = {*position.users, *(user for user in length.users if user.target is not sizes)}
         is_less = torch.ops.aten.lt.Tensor

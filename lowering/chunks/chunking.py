@@ -22,10 +22,10 @@ from ...bucketing.padding import pad
 from ...bucketing.plan import Plan, ProgramCall
 from ...bucketing.shapes import Axis, Bucket, CarriedValue, DType, ProgramRole, TensorSpec
 from ..errors import at_line
+from ..exported_graph import axis_of, output_nodes, symbolic_sizes
 from ..exporter.export import NEED_CELL
 from ..exporter.random_values import is_close, random_requests
 from ..exporter.subgraph import SubgraphBuilder
-from ..outputs import axis_of, output_nodes, symbolic_sizes
 from ..program import ChunkPrograms
 from ..ragged.value import limited
 from .carry_analysis import NotChunkable, find_carried_values, timesteps_before

@@ -19,9 +19,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch.fx import Node, map_arg
 
+from ..exported_graph import argument, axis_of, operator_name, rank, rule_table
 from ..exporter.subgraph import SubgraphBuilder
-from ..graph_calls import argument, operator_name, rank, rule_table
-from ..outputs import axis_of
 from ..ragged.sizes import expression
 from .timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap, constant_value, transfer
 

@@ -8,7 +8,7 @@ from hashlib import blake2b
 import torch
 
 from ..errors import LoweringError, source_suffix
-from ..outputs import user_inputs
+from ..exported_graph import user_inputs
 from ..program import LoweredModel
 
 _HALF_BYTES = 8

@@ -21,8 +21,9 @@ from torch.fx import Node
 from ...backends.recurrent_operators import is_recurrent
 from ...bucketing.shapes import Axis
 from ..errors import node_line
-from ..graph_calls import (
+from ..exported_graph import (
     argument,
+    axis_of,
     class_count,
     dims_argument,
     operands,
@@ -30,7 +31,6 @@ from ..graph_calls import (
     rank,
     rule_table,
 )
-from ..outputs import axis_of
 from ..ragged.sizes import product
 
 

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partialmethod
-from types import CodeType
+from functools import partial, partialmethod
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import sympy
@@ -140,7 +140,10 @@ class ShapeConditions:
     def failing(self, batch: int, time: int) -> Iterator[Condition]:
         """Yield the conditions that do not hold for these numbers of rows and timesteps."""
         known = {"batch": batch, "time": time}
-        shapes = {name: _Shaped([known.get(str(size), size) for size in own]) for name, own in self._sizes.items()}
+        sizes = {name: [known.get(str(size), size) for size in own] for name, own in self._sizes.items()}
+        shapes = {
+            name: SimpleNamespace(size=partial(list, own)) for name, own in sizes.items()
+        }  # as conditions read it
         for condition in self._conditions:
             try:
                 holds = eval(condition.code, {"L": shapes, "math": math, "torch": torch})  # noqa: S307 - written by torch's exporter
@@ -169,17 +172,6 @@ def _symbols(program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence
         for size, axis in zip(getattr(node.meta.get("val"), "shape", ()), sizes.get(node.name, ()), strict=False)
         if isinstance(size, torch.SymInt) and axis in ("batch", "time")
     ]
-
-
-@dataclass(frozen=True)
-class _Shaped:
-    """Shape of an input, as the conditions of the exporter read it."""
-
-    sizes: Sequence[Any]
-
-    def size(self) -> Sequence[Any]:
-        """Return the sizes."""
-        return self.sizes
 
 
 _CHECKED = 1000

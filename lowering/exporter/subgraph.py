@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from ...backends.exported_program import module_with
 from ...backends.exported_tensors import weight_names, weights_of
 from ...bucketing.shapes import Axis, TensorSpec
-from ..outputs import axis_of, user_inputs
+from ..exported_graph import axis_of, user_inputs
 from .export import EXAMPLE_SIZES, dynamic_shape, example_tensor, export_quietly
 
 MakeCall = Callable[[Callable[[torch.fx.Node], torch.fx.Node]], torch.fx.Node]
@@ -74,13 +74,9 @@ class SubgraphBuilder:
             node = pending.pop()
             if node not in needed and node not in self._copies:
                 needed.add(node)
-                pending += self._sources(node)
+                if not self._is_batch(node):
+                    pending += self._calls[node][0] if node in self._calls else node.all_input_nodes
         return needed
-
-    def _sources(self, node: torch.fx.Node) -> list[torch.fx.Node]:
-        if self._is_batch(node):
-            return []
-        return [*self._calls[node][0]] if node in self._calls else node.all_input_nodes
 
     def _is_batch(self, node: torch.fx.Node) -> bool:
         """Whether a node is the batch size, which the subgraph may have to take from another input."""

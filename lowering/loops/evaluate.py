@@ -39,32 +39,116 @@ _aten = torch.ops.aten
 _WRITES = (_aten.select_scatter.default, _aten.slice_scatter.default)
 
 
-class UnitValues:
-    """Values of the units of a recipe while they are computed, for one request of `timesteps` timesteps."""
+class Evaluation(dict[int, Any]):
+    """Values of the units of a recipe, by unit, while they are computed for one request of `timesteps` timesteps."""
 
-    def __init__(self, recipe: Recipe, timesteps: Any) -> None:
-        self.recipe, self._timesteps = recipe, timesteps
-        self._values: dict[int, Any] = {}
-        self._final: dict[int, torch.Tensor] = {}
+    def __init__(self, recipe: Recipe, inputs: Mapping[str, torch.Tensor], timesteps: Any) -> None:
+        super().__init__()
+        self.recipe, self._inputs, self._timesteps = recipe, inputs, timesteps
+        self.final: dict[int, torch.Tensor] = {}
         """States after the last step of a scan: where it has no steps, they are the first ones."""
 
-    def __getitem__(self, unit: int) -> Any:
-        return self._values[unit]
+    def outputs(self) -> list[Any]:
+        """Compute every unit, and return the outputs.
 
-    def __setitem__(self, unit: int, value: Any) -> None:
-        self._values[unit] = value
+        Raises `UnknownLoop`: a recurrence is none of the standard cells; names the line.
+        """
+        for units in evaluation_order(self.recipe):
+            self._compute(units)
+        return [self.single(operand) for operand in self.recipe.outputs]
 
-    def add_scan(self, values: Mapping[int, Any], final: Mapping[int, torch.Tensor]) -> None:
-        """Add values of units computed step by step, and their states after the last step."""
-        self._values.update(values)
-        self._final.update(final)
+    def _compute(self, indices: Sequence[int]) -> None:
+        units = {index: self.recipe.units[index] for index in indices}
+        index, unit = next(iter(units.items()))
+        if unit.count is None:
+            self[index] = self._call(unit)
+        elif not any(sources_of(unit) & units.keys() for unit in units.values()):
+            self[index] = self._family(unit)
+        else:
+            _compute_recurrence(self, units)
+
+    def _call(self, unit: Unit) -> Any:
+        if unit.node.op == "placeholder":
+            return self._inputs[unit.target]
+        args = [self.single(operand) for operand in unit.args]
+        if unit.target is _aten.unbind.int:
+            return args[0].movedim(args[1] if len(args) > 1 else 0, 0)
+        if unit.target is _aten.split.Tensor and args[1] == 1:
+            dim = args[2] if len(args) > 2 else 0
+            return args[0].unsqueeze(dim + 1 if dim >= 0 else dim).movedim(dim if dim >= 0 else dim - 1, 0)
+        if unit.target in CELLS:
+            x, state, *weights = args
+            cell = CELLS[unit.target]
+            _, last = run_cell(cell, x.unsqueeze(0), state if cell == "lstm" else [state], weights)
+            return last if cell == "lstm" else last[0]
+        joined = joined_members(unit, args)
+        kwargs = {name: self.single(operand) for name, operand in unit.kwargs.items()}
+        return unit.target(*args, **kwargs) if joined is None else joined
+
+    def _family(self, unit: Unit) -> Any:
+        """Compute all members of a family that is no recurrence."""
+        assert unit.count is not None
+        if unit.target in (_aten.select.int, operator.getitem, _aten.slice.Tensor):
+            sliced = self._sliced(unit)
+            if sliced is not None:
+                return sliced
+        if unit.target is operator.getitem:
+            return self._item(unit)
+        args = [self.all_members(operand, unit) for operand in unit.args]
+        if unit.target in CELLS:
+            raise UnknownLoop(f"a cell is called with a state of its own at every timestep{at_line(unit.node)}")
+        kwargs = {name: self.all_members(operand, unit) for name, operand in unit.kwargs.items()}
+        return call_for_all(unit.target, args, kwargs, self.number(unit.count))
+
+    def _item(self, unit: Unit) -> Any:
+        """Return one of the results of a family whose operator has several."""
+        source, number = unit.args
+        if (
+            not isinstance(source, Member)
+            or source != Member(source.unit, Count(0), 1)
+            or not isinstance(number, Count)
+        ):
+            raise UnknownLoop(f"a loop takes other results at some timesteps{at_line(unit.node)}")
+        return self[source.unit][number.base]
+
+    def _sliced(self, unit: Unit) -> torch.Tensor | None:
+        """Return x[:, t] or x[:, t : t + 1] for all members, read from an x that they share."""
+        source, *where = unit.args
+        whole = isinstance(source, Result) or (isinstance(source, Member) and not source.step)
+        if not whole or not isinstance(where[-1] if len(where) < 3 else where[1], Counting):
+            return None
+        assert unit.count is not None
+        value = self.single(source)
+        dim = 0
+        if unit.target is not operator.getitem:
+            dim = where[0].base % value.dim()  # type: ignore[union-attr]  # a number
+            value = value.movedim(dim, 0)
+        index = where[0] if unit.target is operator.getitem else where[1]
+        assert isinstance(index, Counting)
+        part = self._steps(value, index, unit)
+        if unit.target is not _aten.slice.Tensor:
+            return part
+        end = where[2]
+        if end != Counting(index.first.plus(1), index.step) or len(where) > 3:
+            raise UnknownLoop(f"a loop reads more than one timestep{at_line(unit.node)}")
+        return part.unsqueeze(dim + 1)
+
+    def _steps(self, value: torch.Tensor, index: Counting, unit: Unit) -> torch.Tensor:
+        """Return the timesteps of value[T, ...] that the members of a family read, up or down from the first."""
+        assert unit.count is not None
+        if index.step not in (1, -1):
+            raise UnknownLoop(f"a loop does not read every timestep{at_line(unit.node)}")
+        start, length = self.number(index.first), self.number(unit.count)
+        if index.step > 0:
+            return value.narrow(0, start, length)
+        return value.narrow(0, start - (length - 1), length).flip(0)
 
     def number(self, count: Count) -> Any:
         """Return a count of the recipe for the timesteps of this request."""
         frames = self.recipe.frames
         if not count.frame_slope or frames is None:
             return count.at(self._timesteps, 0)
-        return count.at(self._timesteps, self._values[frames[0]].shape[frames[1]])
+        return count.at(self._timesteps, self[frames[0]].shape[frames[1]])
 
     def single(self, operand: Operand | Run) -> Any:
         """Return an argument of a single call."""
@@ -74,7 +158,7 @@ class UnitValues:
             case Constant():
                 return operand.value
             case Result():
-                return self._values[operand.unit]
+                return self[operand.unit]
             case Member():
                 return self._element(operand)
             case Run():
@@ -86,9 +170,9 @@ class UnitValues:
     def _element(self, member: Member) -> torch.Tensor:
         count = self.recipe.units[member.unit].count
         assert count is not None
-        if member.unit in self._final and member.first == count.plus(-1):
-            return self._final[member.unit]
-        value = self._values[member.unit]
+        if member.unit in self.final and member.first == count.plus(-1):
+            return self.final[member.unit]
+        value = self[member.unit]
         if isinstance(value, LastOnly):
             if member.first != count.plus(-1):
                 raise UnknownLoop(f"a state of a cell is read before the last timestep{self.line_of(member.unit)}")
@@ -98,7 +182,7 @@ class UnitValues:
 
     def _members(self, unit: int, first: Count, step: int, count: Count) -> torch.Tensor:
         """Return members of a family, or timesteps of what was split into them, as [count, ...]."""
-        value: torch.Tensor | LastOnly = self._values[unit]
+        value: torch.Tensor | LastOnly = self[unit]
         if isinstance(value, LastOnly):
             raise UnknownLoop(f"the states of a cell are read at every timestep{self.line_of(unit)}")
         start, length = self.number(first), self.number(count)
@@ -141,13 +225,13 @@ class UnitValues:
         """Return how many members that a loop reads are not in the trace, as nothing reads its results."""
         own = self.recipe.units[member.unit].count
         fixed = replace(member.first, base=0) == Count(0)
-        if own is None or member.step != 1 or not fixed or isinstance(self._values[member.unit], LastOnly):
+        if own is None or member.step != 1 or not fixed or isinstance(self[member.unit], LastOnly):
             return 0
         alike = (own.slope, own.frame_slope) == (count.slope, count.frame_slope)
         return max(0, member.first.base + count.base - own.base) if alike else 0
 
 
-def _compute_recurrence(values: UnitValues, units: Mapping[int, Unit]) -> None:
+def _compute_recurrence(values: Evaluation, units: Mapping[int, Unit]) -> None:
     """Compute units that take their own earlier members: a cell, or a buffer that is filled step by step.
 
     Raises `UnknownLoop`: it is none of the standard cells and no scan; names the line.
@@ -172,7 +256,7 @@ def _compute_recurrence(values: UnitValues, units: Mapping[int, Unit]) -> None:
         values[i] = states if number.base == 0 else LastOnly(last[number.base])
 
 
-def _is_layer(values: UnitValues, cell: int, others: Mapping[int, Unit]) -> bool:
+def _is_layer(values: Evaluation, cell: int, others: Mapping[int, Unit]) -> bool:
     """Whether a recurrent layer computes a cell: its calls follow each other, and c is read at the end only."""
     for index, unit in others.items():
         if unit.target is not operator.getitem or unit.args[0] != Member(cell, Count(0), 1):
@@ -184,7 +268,7 @@ def _is_layer(values: UnitValues, cell: int, others: Mapping[int, Unit]) -> bool
     return True
 
 
-def _readers(values: UnitValues, index: int, own: set[int]) -> list[Member | Run]:
+def _readers(values: Evaluation, index: int, own: set[int]) -> list[Member | Run]:
     """Return the arguments outside of a recurrence that read the values of one of its units."""
     units = [unit for i, unit in enumerate(values.recipe.units) if i not in own]
     read = [operand for unit in units for operand in operands_of((*unit.args, *unit.kwargs.values()))]
@@ -192,7 +276,7 @@ def _readers(values: UnitValues, index: int, own: set[int]) -> list[Member | Run
     return [operand for operand in read if isinstance(operand, Member | Run) and operand.unit == index]
 
 
-def _scan(values: UnitValues, units: Mapping[int, Unit]) -> None:
+def _scan(values: Evaluation, units: Mapping[int, Unit]) -> None:
     """Compute units step by step."""
     index = next(iter(units))
     if any(one.target in _WRITES for one in units.values()):
@@ -205,10 +289,11 @@ def _scan(values: UnitValues, units: Mapping[int, Unit]) -> None:
     seen = {i: values.number(one.count) for i, one in units.items() if one.count and _readers(values, i, set(units))}
     computed, final = steps.run(values.single, values.number(count), seen)
     kept = {unit: state for unit, state in final.items() if values.recipe.units[unit].count == count}
-    values.add_scan(computed, kept)
+    values.update(computed)
+    values.final.update(kept)
 
 
-def _cell(values: UnitValues, unit: Unit, own: set[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+def _cell(values: Evaluation, unit: Unit, own: set[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """Compute a standard cell: its states [T, N, H], and the last of each state [N, H]."""
     x, state, *weights = unit.args
     assert unit.count is not None
@@ -225,7 +310,7 @@ def _cell(values: UnitValues, unit: Unit, own: set[int]) -> tuple[torch.Tensor, 
     return run_cell(CELLS[unit.target], inputs.tensor, initial, [values.single(weight) for weight in weights])
 
 
-def _written(values: UnitValues, index: int, unit: Unit) -> torch.Tensor:
+def _written(values: Evaluation, index: int, unit: Unit) -> torch.Tensor:
     """Return a buffer after all members have written their timestep."""
     buffer, source, dim, where, *rest = unit.args
     assert unit.count is not None
@@ -253,7 +338,7 @@ def _written(values: UnitValues, index: int, unit: Unit) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, place)
 
 
-def _appended(values: UnitValues, index: int, unit: Unit) -> torch.Tensor:
+def _appended(values: Evaluation, index: int, unit: Unit) -> torch.Tensor:
     """Return a tensor to which each step appends its result: `outputs = torch.cat([outputs, h], 1)`."""
     parts, *dim = unit.args
     place = values.single(dim[0]) if dim else 0
@@ -270,106 +355,3 @@ def _appended(values: UnitValues, index: int, unit: Unit) -> torch.Tensor:
     rows = in_a_row(appended.tensor if is_last else appended.tensor.flip(0), place)
     first = values.single(before)
     return torch.cat([first, rows] if is_last else [rows, first], place)
-
-
-class Evaluation:
-    """Values of the units of a recipe for one request of `timesteps` timesteps."""
-
-    def __init__(self, recipe: Recipe, inputs: Mapping[str, torch.Tensor], timesteps: Any) -> None:
-        self._inputs = inputs
-        self._values = UnitValues(recipe, timesteps)
-
-    def outputs(self) -> list[Any]:
-        """Compute every unit, and return the outputs.
-
-        Raises `UnknownLoop`: a recurrence is none of the standard cells; names the line.
-        """
-        for units in evaluation_order(self._values.recipe):
-            self._compute(units)
-        return [self._values.single(operand) for operand in self._values.recipe.outputs]
-
-    def _compute(self, indices: Sequence[int]) -> None:
-        units = {index: self._values.recipe.units[index] for index in indices}
-        index, unit = next(iter(units.items()))
-        if unit.count is None:
-            self._values[index] = self._call(unit)
-        elif not any(sources_of(unit) & units.keys() for unit in units.values()):
-            self._values[index] = self._family(unit)
-        else:
-            _compute_recurrence(self._values, units)
-
-    def _call(self, unit: Unit) -> Any:
-        if unit.node.op == "placeholder":
-            return self._inputs[unit.target]
-        args = [self._values.single(operand) for operand in unit.args]
-        if unit.target is _aten.unbind.int:
-            return args[0].movedim(args[1] if len(args) > 1 else 0, 0)
-        if unit.target is _aten.split.Tensor and args[1] == 1:
-            dim = args[2] if len(args) > 2 else 0
-            return args[0].unsqueeze(dim + 1 if dim >= 0 else dim).movedim(dim if dim >= 0 else dim - 1, 0)
-        if unit.target in CELLS:
-            x, state, *weights = args
-            cell = CELLS[unit.target]
-            _, last = run_cell(cell, x.unsqueeze(0), state if cell == "lstm" else [state], weights)
-            return last if cell == "lstm" else last[0]
-        joined = joined_members(unit, args)
-        kwargs = {name: self._values.single(operand) for name, operand in unit.kwargs.items()}
-        return unit.target(*args, **kwargs) if joined is None else joined
-
-    def _family(self, unit: Unit) -> Any:
-        """Compute all members of a family that is no recurrence."""
-        assert unit.count is not None
-        if unit.target in (_aten.select.int, operator.getitem, _aten.slice.Tensor):
-            sliced = self._sliced(unit)
-            if sliced is not None:
-                return sliced
-        if unit.target is operator.getitem:
-            return self._item(unit)
-        args = [self._values.all_members(operand, unit) for operand in unit.args]
-        if unit.target in CELLS:
-            raise UnknownLoop(f"a cell is called with a state of its own at every timestep{at_line(unit.node)}")
-        kwargs = {name: self._values.all_members(operand, unit) for name, operand in unit.kwargs.items()}
-        return call_for_all(unit.target, args, kwargs, self._values.number(unit.count))
-
-    def _item(self, unit: Unit) -> Any:
-        """Return one of the results of a family whose operator has several."""
-        source, number = unit.args
-        if (
-            not isinstance(source, Member)
-            or source != Member(source.unit, Count(0), 1)
-            or not isinstance(number, Count)
-        ):
-            raise UnknownLoop(f"a loop takes other results at some timesteps{at_line(unit.node)}")
-        return self._values[source.unit][number.base]
-
-    def _sliced(self, unit: Unit) -> torch.Tensor | None:
-        """Return x[:, t] or x[:, t : t + 1] for all members, read from an x that they share."""
-        source, *where = unit.args
-        whole = isinstance(source, Result) or (isinstance(source, Member) and not source.step)
-        if not whole or not isinstance(where[-1] if len(where) < 3 else where[1], Counting):
-            return None
-        assert unit.count is not None
-        value = self._values.single(source)
-        dim = 0
-        if unit.target is not operator.getitem:
-            dim = where[0].base % value.dim()  # type: ignore[union-attr]  # a number
-            value = value.movedim(dim, 0)
-        index = where[0] if unit.target is operator.getitem else where[1]
-        assert isinstance(index, Counting)
-        part = self._steps(value, index, unit)
-        if unit.target is not _aten.slice.Tensor:
-            return part
-        end = where[2]
-        if end != Counting(index.first.plus(1), index.step) or len(where) > 3:
-            raise UnknownLoop(f"a loop reads more than one timestep{at_line(unit.node)}")
-        return part.unsqueeze(dim + 1)
-
-    def _steps(self, value: torch.Tensor, index: Counting, unit: Unit) -> torch.Tensor:
-        """Return the timesteps of value[T, ...] that the members of a family read, up or down from the first."""
-        assert unit.count is not None
-        if index.step not in (1, -1):
-            raise UnknownLoop(f"a loop does not read every timestep{at_line(unit.node)}")
-        start, length = self._values.number(index.first), self._values.number(unit.count)
-        if index.step > 0:
-            return value.narrow(0, start, length)
-        return value.narrow(0, start - (length - 1), length).flip(0)

@@ -15,7 +15,7 @@ from ..errors import LoweringError, UnknownLoop, source_suffix
 from ..exporter.export import forward_name
 from ..exporter.shape_conditions import TimeBound, timesteps_beyond
 from ..exporter.subgraph import holder_of, tensors_by_placeholder
-from ..one_request.single_request import SingleExport, export_request, export_unrolled
+from ..one_request.single_request import SingleExport, example_timesteps, export_request, export_unrolled
 from .evaluate import Evaluation
 from .recipe import Count, NotALoop, Recipe
 from .size_uses import LoopCalls, SizeUses
@@ -183,5 +183,5 @@ def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: st
         weights = tensors_by_placeholder(exported, holder)
         return Evaluation(recipe, {**weights, **dict(zip(inputs, tensors, strict=True))}, timesteps).outputs()
 
-    rolled = export_request(holder, forward, config, name, shortest)
+    rolled = export_request(holder, forward, config, name, shortest, example_timesteps(config, shortest))
     return replace(rolled, output_tree=trace.output_tree, decided=trace.decided, vocabularies=trace.vocabularies)

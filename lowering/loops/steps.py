@@ -17,20 +17,14 @@ from ..packing.packed_placeholder import same_size
 from ..packing.packed_rules import masked_recurrence
 from .recipe import Count, Listed, Member, Operand, Run, Stacked, Starting, Unit, operands_of, sources_of
 
-
-@dataclass(frozen=True)
-class _SameStepResult:
-    """Result of another call of the same step."""
-
-    unit: int
+_Key = int | tuple[str, int]
 
 
 @dataclass(frozen=True)
-class _Tensor:
-    """A tensor that the step takes: `kind` is its list, `place` its place there."""
+class _Read:
+    """What a call reads: the result of another call of the same step by its unit, or a tensor by its list and place."""
 
-    kind: str
-    place: int
+    key: _Key
 
 
 @dataclass
@@ -44,17 +38,17 @@ class _Inputs:
     def keep(self, value: Any) -> Any:
         """Return an argument with its tensors replaced by places in the lists."""
         if isinstance(value, Stacked):
-            return _Tensor("each", _place(self.each, value.tensor))
+            return _Read(("each", _place(self.each, value.tensor)))
         if isinstance(value, torch.Tensor):
-            return _Tensor("shared", _place(self.shared, value))
+            return _Read(("shared", _place(self.shared, value)))
         return value
 
-    def state(self, state: Starting, unit: int) -> _Tensor:
+    def state(self, state: Starting, unit: int) -> _Read:
         """Return the place of a state that is carried from the step before."""
         carried = (state.first, unit)
         if carried not in self.carried:
             self.carried.append(carried)
-        return _Tensor("carried", self.carried.index(carried))
+        return _Read(("carried", self.carried.index(carried)))
 
 
 def _place(tensors: list[torch.Tensor], tensor: torch.Tensor) -> int:
@@ -91,7 +85,7 @@ class Steps:
     def _argument(self, operand: Operand | Run, unit: Unit) -> Any:
         match operand:
             case Member(index, Count(0, 0, 0), 1) if index in self._own:
-                return _SameStepResult(index)
+                return _Read(index)
             case Starting(_, Member(index, Count(-1, 0, 0), 1)) if index in self._own:
                 return self._inputs.state(operand, index)
             case Listed(items):
@@ -108,14 +102,11 @@ class Steps:
         first = [_dense(initial(operand)) for operand, _ in inputs.carried]
         each = inputs.each or [torch.arange(steps)]
         structure: dict[int, pytree.TreeSpec] = {}
+        lists = {"carried": first, "each": each, "shared": inputs.shared}
+        keys: list[_Key] = [(kind, place) for kind, tensors in lists.items() for place in range(len(tensors))]
 
         def step(*tensors: torch.Tensor) -> list[torch.Tensor]:
-            given = {
-                "carried": tensors[: len(first)],
-                "each": tensors[len(first) : len(first) + len(each)],
-                "shared": tensors[len(first) + len(each) :],
-            }
-            values = self._step(given)
+            values = self._step(dict(zip(keys, tensors, strict=True)))
             results = [_dense(values[unit]) for _, unit in inputs.carried]
             for unit in seen:
                 leaves, structure[unit] = pytree.tree_flatten(values[unit])
@@ -134,15 +125,13 @@ class Steps:
             del results[:count]
         return values, final
 
-    def _step(self, given: Mapping[str, Sequence[torch.Tensor]]) -> dict[int, Any]:
-        values: dict[int, Any] = {}
+    def _step(self, values: dict[_Key, Any]) -> dict[_Key, Any]:
+        """Add the results of the calls to the tensors that the step takes."""
 
         def filled(argument: Any) -> Any:
             if isinstance(argument, list):
                 return [filled(item) for item in argument]
-            if isinstance(argument, _SameStepResult):
-                return values[argument.unit]
-            return given[argument.kind][argument.place] if isinstance(argument, _Tensor) else argument
+            return values[argument.key] if isinstance(argument, _Read) else argument
 
         for index, target, args, kwargs in self._calls:
             arguments = [filled(argument) for argument in args]

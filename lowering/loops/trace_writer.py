@@ -15,18 +15,17 @@ from torch.fx import Graph, Node
 
 from ..errors import UnknownLoop, at_line
 from .recipe import Constant, Count, Counting, Listed, Member, NotALoop, Operand, Recipe, Result, Run, Starting, Unit
-from .unrolled import IS_USER_INPUT
+from .unrolled import IS_USER_INPUT, LISTS
 
 CallSite = tuple[str, str, str, tuple[str, ...]]
 """Operator, number of the result, lines of Python, and weights."""
-_SPLITS = (torch.ops.aten.unbind.int, torch.ops.aten.split.Tensor)
 _HAS_FIXED_PARTS = "has_fixed_parts"
 
 
 def mark_fixed_parts(short: Graph, long: Graph) -> None:
     """Mark the calls that split a tensor into as many parts in both traces, such as the gates of a cell."""
     parts: list[dict[object, set[int]]] = []
-    splits = [[node for node in graph.nodes if node.target in _SPLITS] for graph in (short, long)]
+    splits = [[node for node in graph.nodes if node.target in LISTS] for graph in (short, long)]
     for nodes in splits:
         parts.append({})
         for node in nodes:
@@ -43,7 +42,7 @@ def _place_of_split(node: Node) -> tuple[object, ...]:
 
 
 def _is_list_of_timesteps(node: Node) -> bool:
-    return node.target in _SPLITS and not node.meta.get(_HAS_FIXED_PARTS)
+    return node.target in LISTS and not node.meta.get(_HAS_FIXED_PARTS)
 
 
 def calls_by_site(graph: Graph) -> dict[CallSite, list[Node]]:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..graph_calls import are_alike
-from ..outputs import user_inputs
+from ..exported_graph import are_alike, user_inputs
 
 IS_USER_INPUT = "is_user_input"
 """Key of a node's `meta`: the tensor is of a request, and no weight."""
@@ -25,10 +24,11 @@ _IDENTITIES = {
 """Operators that return the values of their first argument, in eval mode."""
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 """Reshapes that need a layout in memory, which a removed copy may have made."""
-_LISTS = {_aten.unbind.int, _aten.split.Tensor}
+LISTS = {_aten.unbind.int, _aten.split.Tensor}
+"""Operators that read all parts of a tensor, as a list of timesteps is."""
 _OF_VIEWS = {
     *(_aten.reshape.default, _aten.unsqueeze.default, _aten.transpose.int, _aten.permute.default, _aten.slice.Tensor),
-    *(*_LISTS, operator.getitem),
+    *(*LISTS, operator.getitem),
 }
 """Operators that make the views of which a list of timesteps is read."""
 
@@ -48,7 +48,7 @@ def simplify(exported: torch.export.ExportedProgram) -> Graph:
         if node.target is _aten.split_with_sizes.default:
             _split_evenly(node)
         source = _only_part(node) if node.target is _aten.cat.default else _source(node)
-        if node.target in _LISTS:
+        if node.target in LISTS:
             source = lists.setdefault(_made_of(node), node)
         if source not in (None, node):
             node.replace_all_uses_with(source)

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ...backends.recurrent_operators import is_recurrent
 from ..errors import UnknownLoop, at_line
+from ..ragged.value import unsqueezed
 from .recipe import Stacked, Unit
 
 _aten = torch.ops.aten
@@ -102,12 +103,7 @@ def _unwrapped(value: Any) -> Any:
 
 def _aligned(value: Any, rank: int) -> Any:
     """Give the members of a tensor `rank` dimensions, as broadcasting would."""
-    if not isinstance(value, Stacked):
-        return value
-    tensor = value.tensor
-    for _ in range(rank - _rank(value)):
-        tensor = tensor.unsqueeze(1)
-    return tensor
+    return unsqueezed(value.tensor, rank - _rank(value)) if isinstance(value, Stacked) else value
 
 
 def _shifted(given: Mapping[str, Any], rank: int) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class Comparison:
     def _answers(
         self,
         run: Run,
-        requests: Sequence[Sequence[torch.Tensor]],
+        requests: Sequence[Request],
         lengths: Sequence[int],
         time: int,
         rng: torch.Generator,

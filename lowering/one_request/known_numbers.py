@@ -139,6 +139,12 @@ def _divided(a: Any, b: Any) -> Quotient:
     return quotient(a).__truediv__(b)
 
 
+def _rounded(function: Callable[[Any], Any], value: Any) -> Any:
+    value = quotient(value) if isinstance(value, torch.SymFloat) else value
+    return function(value) if isinstance(value, (Quotient, float)) else value
+
+
+_ROUNDED = {name: partial(_rounded, getattr(math, name)) for name in ("floor", "ceil", "trunc")}
 _EXACT: dict[str, Callable[[Any, Any], Any]] = {
     **{name: partial(_exact, getattr(operator, name)) for name in ("add", "sub", "mul", "floordiv")},
     "truediv": _divided,
@@ -160,15 +166,8 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     **{name: _BINARY[name] for name in ("maximum", "minimum")},
     **{name: _BINARY[own] for name, own in _TORCH_NAMES.items()},
     **dict.fromkeys(("neg", "__neg__"), operator.neg),
+    **_ROUNDED,
 }
-
-
-def _rounded(function: Callable[[Any], Any], value: Any) -> Any:
-    value = quotient(value) if isinstance(value, torch.SymFloat) else value
-    return function(value) if isinstance(value, (Quotient, float)) else value
-
-
-_ROUNDED = {name: partial(_rounded, getattr(math, name)) for name in ("floor", "ceil", "trunc")}
 
 
 def out_of_place(name: str) -> str | None:
@@ -333,10 +332,6 @@ def _element(own: Any, others: list[Any], kwargs: Any) -> Any:
     return None
 
 
-def _each_rounded(function: Callable[[Any], Any], own: Any, others: list[Any], kwargs: Any) -> Any:
-    return _elementwise(function, own, [])
-
-
 _RULES: dict[str, Callable[[Any, list[Any], Any], Any]] = {
     **dict.fromkeys(_SAME, lambda own, others, kwargs: own),
     **dict.fromkeys(("clamp", "clip", "clamp_min"), _clamped),
@@ -345,7 +340,6 @@ _RULES: dict[str, Callable[[Any, list[Any], Any], Any]] = {
     "ones_like": lambda own, others, kwargs: np.full(own.shape, 1, dtype=object),
     "zeros_like": lambda own, others, kwargs: np.full(own.shape, 0, dtype=object),
     **dict.fromkeys(("div", "divide", "true_divide"), _quotients),
-    **{name: partial(_each_rounded, function) for name, function in _ROUNDED.items()},
     "__getitem__": _element,
 }
 """Rules of functions of known tensors, by the numbers of the first one, and the other arguments."""

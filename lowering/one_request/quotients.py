@@ -185,8 +185,7 @@ def _computed(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         result = original(own, other)
         if isinstance(result, torch.SymFloat):
             with contextlib.suppress(NoQuotient):
-                value = function(quotient(own), quotient(other))
-                return noted_quotient(result, value)
+                return noted_quotient(result, function(quotient(own), quotient(other)))
         return result
 
     return computed

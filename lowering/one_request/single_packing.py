@@ -87,13 +87,9 @@ def pack(mode: object, func: Any, args: Any, kwargs: Any) -> Any:
     rows, known = _packed(rows.clone(), "aten::_pack_padded_sequence"), value_range(data)
     if known is not None:
         with_range(rows, known.bounds, known.use)
-    return rows, _batch_sizes(rows.shape[0])
-
-
-def _batch_sizes(steps: Any) -> torch.Tensor:
-    """Return how many rows each timestep has: one."""
-    sizes = with_uniform_value(torch.ones(steps, dtype=torch.int64), 1)
-    return with_known_values(sizes, [1] * steps) if isinstance(steps, int) else sizes
+    count: Any = rows.shape[0]
+    sizes = with_uniform_value(torch.ones(count, dtype=torch.int64), 1)  # one row for each timestep
+    return rows, with_known_values(sizes, [1] * count) if isinstance(count, int) else sizes
 
 
 def pad(mode: object, func: Any, args: Any, kwargs: Any) -> Any:

@@ -35,6 +35,7 @@ from ..errors import (
     reject_non_tensors,
     source_suffix,
 )
+from ..exported_graph import vocabularies
 from ..exporter.arguments import in_layout, plain_outputs
 from ..exporter.export import (
     bind_arguments,
@@ -56,7 +57,6 @@ from ..exporter.shape_conditions import (
     noted_conversions,
 )
 from ..loops.steps import STEPS
-from ..outputs import vocabularies
 from .decompositions import decomposed, reject_distances_of_timesteps
 from .element_facts import as_number, with_range, with_uniform_value
 from .known_numbers import with_known_values
@@ -95,9 +95,7 @@ class SingleExport:
     """Numbers of ids of the inputs that a `one_hot` takes, which decomposing replaces."""
 
 
-def export_single(
-    model: torch.nn.Module, config: ServingConfig, shortest: int = 1, timesteps: int | None = None
-) -> SingleExport:
+def export_single(model: torch.nn.Module, config: ServingConfig, shortest: int, timesteps: int) -> SingleExport:
     """Export forward() for one request of any number of timesteps, `shortest` or more.
 
     `timesteps` are those to trace with.
@@ -109,7 +107,7 @@ def export_single(
     branches: list[Branch] = []
     forward = request_forward(model, config, decided)
     with noted_branches(branches):
-        single = export_request(model, forward, config, forward_name(model), shortest, branches, timesteps)
+        single = export_request(model, forward, config, forward_name(model), shortest, timesteps, branches)
     return replace(single, decided=frozenset(decided), branches=tuple(branches))
 
 
@@ -119,8 +117,8 @@ def export_request(
     config: ServingConfig,
     name: str,
     shortest: int,
+    timesteps: int,
     branches: Sequence[Branch] = (),
-    timesteps: int | None = None,
 ) -> SingleExport:
     """Export `forward` for one request of any number of timesteps; its tensors are those of `model`.
 
@@ -129,7 +127,6 @@ def export_request(
     Raises `PartialTrace`: the graph holds for some numbers of timesteps only.
     Raises `LoweringError`: the graph depends on data.
     """
-    timesteps = example_timesteps(config, shortest) if timesteps is None else timesteps
     dims = [
         {dim: torch.export.Dim.AUTO for dim, size in enumerate(s.shape) if size == "time"} for s in config.input_specs
     ]

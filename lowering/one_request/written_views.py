@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from ..graph_calls import are_alike
+from ..exported_graph import are_alike
 
 SAME_ELEMENTS = {
     *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
@@ -50,16 +51,9 @@ def _written(node: Node) -> Node | None:
 
 
 _MEMORY = "_neuron_lstm_memory"
+"""Attribute of a tensor and of all its views: `writes` are the calls that have written to their memory."""
 _OPERATORS = "setitem set iadd isub imul idiv itruediv ifloordiv imod ipow iand ior ixor ilshift irshift"
 _ASSIGNMENTS = {f"__{name}__" for name in _OPERATORS.split()}
-
-
-class _Memory:
-    """Memory of a tensor and of all its views."""
-
-    def __init__(self) -> None:
-        self.writes = 0
-        """Calls that have written to it."""
 
 
 class Fact:
@@ -70,7 +64,7 @@ class Fact:
 
     def note(self, tensor: torch.Tensor, value: Any) -> None:
         """Record the fact; None is that it is not known. Views share the memory of the tensor from now on."""
-        memory = getattr(tensor, _MEMORY, None) or _Memory()
+        memory = getattr(tensor, _MEMORY, None) or SimpleNamespace(writes=0)
         setattr(tensor, _MEMORY, memory)
         setattr(tensor, self._attribute, (value, memory, memory.writes))
 

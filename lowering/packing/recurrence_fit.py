@@ -29,7 +29,7 @@ def check_recurrence(cell: str, x: torch.Tensor, weights: Sequence[torch.Tensor]
     expected = int(weights[0].shape[1])
     at = source_suffix(calling_line())
     if isinstance(size, int) and size != expected:
-        raise InputsDoNotFit(_other_features(_LAYERS[cell], expected, size, at))
+        raise InputsDoNotFit(OTHER_FEATURES.format("", expected, size, layer=_LAYERS[cell], at=at))
     # an expression, as `y.reshape(steps, rows, -1)` has it, may be the same number for all timesteps
     if isinstance(size, torch.SymInt) and (size.node.expr.is_Symbol or size != expected):
         raise InputsDoNotFit(NO_FEATURES.format("", expected, layer=_LAYERS[cell], at=at))
@@ -40,10 +40,6 @@ def check_recurrence(cell: str, x: torch.Tensor, weights: Sequence[torch.Tensor]
             f"{'model.float()' if given == 'float32' else f'model.to(torch.{given})'}, or declare the inputs with "
             f"`dtype: {weight}`"
         )
-
-
-def _other_features(layer: str, expected: int, size: int, at: str) -> str:
-    return OTHER_FEATURES.format("", expected, size, layer=layer, at=at)
 
 
 def swapped_axes(name: str) -> InputsDoNotFit:
@@ -93,20 +89,18 @@ def _check_packed(layer: Any, arguments: tuple[Any, ...]) -> None:
     given = arguments[0] if arguments else None
     if isinstance(given, PackedSequence) and given.data.shape[-1] != layer.input_size:
         at = source_suffix(calling_line())
-        raise InputsDoNotFit(_other_features("nn.LSTM", layer.input_size, given.data.shape[-1], at))
+        sizes = layer.input_size, given.data.shape[-1]
+        raise InputsDoNotFit(OTHER_FEATURES.format("", *sizes, layer="nn.LSTM", at=at))
 
 
 def unchecked_packed_states() -> AbstractContextManager[None]:
     """Leave out a check of nn.GRU and nn.RNN, whose int(batch_sizes[0]) would fix the number of rows."""
-    original = rnn_modules.RNNBase.check_forward_args
-    return replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args(original))
+    original: Any = rnn_modules.RNNBase.check_forward_args
 
-
-def _check_forward_args(original: Any) -> Any:
-    def check_forward_args(self: Any, x: Any, hidden: Any, batch_sizes: Any) -> None:
+    def check_forward_args(layer: Any, x: Any, hidden: Any, batch_sizes: Any) -> None:
         if batch_sizes is None:
-            original(self, x, hidden, batch_sizes)
+            original(layer, x, hidden, batch_sizes)
         else:
-            self.check_input(x, batch_sizes)
+            layer.check_input(x, batch_sizes)
 
-    return check_forward_args
+    return replaced(rnn_modules.RNNBase, "check_forward_args", check_forward_args)

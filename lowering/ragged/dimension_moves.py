@@ -6,13 +6,12 @@ undo each other, and an engine recognises the layers between them only if they a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from ..graph_calls import rank
+from ..exported_graph import rank
 
 _aten = torch.ops.aten
 _MOVES = {
@@ -103,12 +102,8 @@ def _calls(places: Places, dimensions: int, selected: Selected) -> list[tuple[An
         for dim in reversed(range(dimensions))
         if dim not in kept
     ]
-    calls += _permutation([sorted(kept).index(place) for place in kept])
+    order = [sorted(kept).index(place) for place in kept]
+    changed = [dim for dim, place in enumerate(order) if dim != place]
+    if changed:
+        calls.append((_aten.transpose.int, *changed) if len(changed) == 2 else (_aten.permute.default, order))
     return calls + [(_aten.unsqueeze.default, dim) for dim, place in enumerate(places) if place is None]
-
-
-def _permutation(order: Sequence[int]) -> list[tuple[Any, ...]]:
-    other = [dim for dim, place in enumerate(order) if dim != place]
-    if not other:
-        return []
-    return [(_aten.transpose.int, *other)] if len(other) == 2 else [(_aten.permute.default, list(order))]

@@ -36,10 +36,13 @@ def recurrence(batch: Batch, call: Call) -> Results:
         lengths = batch.every_row(call["lengths"]).flatten(0, 1).clamp(1, int(steps))
     states = {name: _state(batch, call.value(name)) for name in ("h_0", "c_0") if name in call.arguments}
     weights = [weight.tensor for weight in call["weights"]]
-    options: dict[str, Any] = {"x": _folded(batch, x), "lengths": lengths, "weights": weights, **states}
+    rows = batch.every_row(x)
+    rows = rows.squeeze(1) if items == 1 else rows.flatten(0, 1)
+    options: dict[str, Any] = {"x": rows, "lengths": lengths, "weights": weights, **states}
     may_be_empty = lengths is not None and evaluate(steps, 1) < 1  # a request of one timestep has none of `T - 1`
     y, *last = _with_empty_rows(call, options) if may_be_empty else call.run(**options)
-    outputs = [_unfolded(batch, y, call, 0)]
+    own = call.sizes[0]
+    outputs = [y.unsqueeze(1) if own[0] == 1 else y.reshape(batch.rows, *batch.padded_sizes(own))]
     outputs += [_state_back(batch, state, call, index) for index, state in enumerate(last, 1)]
     zero = is_ragged(steps) and not is_ragged(items)
     return tuple(
@@ -56,16 +59,6 @@ def _with_empty_rows(call: Call, options: dict[str, Any]) -> Sequence[torch.Tens
     empty = (lengths == 0).reshape(1, -1, 1)
     initial = [options[name] for name in ("h_0", "c_0") if name in options]
     return y[:, :-1], *(torch.where(empty, *pair) for pair in zip(initial, last, strict=True))
-
-
-def _folded(batch: Batch, x: Value) -> torch.Tensor:
-    tensor = batch.every_row(x)
-    return tensor.squeeze(1) if x.sizes[0] == 1 else tensor.flatten(0, 1)
-
-
-def _unfolded(batch: Batch, y: torch.Tensor, call: Call, index: int) -> torch.Tensor:
-    sizes = call.sizes[index]
-    return y.unsqueeze(1) if sizes[0] == 1 else y.reshape(batch.rows, *batch.padded_sizes(sizes))
 
 
 def _state(batch: Batch, state: Value) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..graph_calls import rule_table
+from ..exported_graph import rule_table
 from . import contraction_rules as contraction
 from . import elementwise_rules as elementwise
 from . import indexing_rules as indexing

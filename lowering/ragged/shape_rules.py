@@ -209,14 +209,9 @@ def reshaped(batch: Batch, tensor: torch.Tensor, groups: _Groups) -> torch.Tenso
     tensor = tensor.reshape(batch.rows, *(batch.padded(sympy.prod(before)) for before, _ in groups))
     for index, (before, after) in enumerate(groups):
         if list(before) != list(after):
-            tensor = taken(tensor, index + 1, _places(batch, before, after))
+            own = unraveled(batch, after, torch.arange(batch.padded(sympy.prod(after))).unsqueeze(0))
+            tensor = taken(tensor, index + 1, _raveled(batch, before, own))
     return tensor
-
-
-def _places(batch: Batch, before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> torch.Tensor:
-    """Return where each element of the padded group after a reshape was before it, [B, N]."""
-    count = batch.padded(sympy.prod(after))
-    return _raveled(batch, before, unraveled(batch, after, torch.arange(count).unsqueeze(0)))
 
 
 def unraveled(batch: Batch, sizes: Sequence[SizeExpr], places: torch.Tensor) -> torch.Tensor:

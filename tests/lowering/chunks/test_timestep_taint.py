@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.chunks.timestep_rules import Tainted, TaintMap, transfer
-from torchserve_neuron_lstm.lowering.outputs import output_nodes, symbolic_sizes, user_inputs
+from torchserve_neuron_lstm.lowering.exported_graph import output_nodes, symbolic_sizes, user_inputs
 
 CONFIG = one_input("[batch, time, 4]")
 

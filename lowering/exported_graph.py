@@ -1,17 +1,92 @@
-"""Layouts of a program's tensors, read off the exported graph and never guessed from values."""
+"""Calls and layouts of tensors in an exported graph, as the analyses read them: never guessed from values."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ..bucketing.shapes import Axis, TensorSpec
 from .errors import LoweringError
-from .graph_calls import class_count, operands
+from .packing.packed_placeholder import same_size
+
+
+def operator_name(node: Node) -> str:
+    """Return the operator's name without overload (`aten.sum`), or `getitem` for an element of a tuple."""
+    if node.target is operator.getitem:
+        return "getitem"
+    target = str(node.target)
+    return target if "sym_size" in target else ".".join(target.split(".")[:2])
+
+
+def display_name(node: Node) -> str:
+    """Name the operator (`aten.mean`); for an element of a tuple, the operator that returned the tuple."""
+    while node.target is operator.getitem:
+        node = node.all_input_nodes[0]
+    return operator_name(node)
+
+
+def operands(node: Node) -> tuple[Any, ...]:
+    """Return the arguments of a call, whose types are those of its operator's schema."""
+    return node.args
+
+
+def argument(node: Node, name: str, default: Any = None) -> Any:
+    """Return an argument of a call by its name in the operator's schema, or its default there; `default` without it."""
+    for position, declared in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]  # an operator
+        if declared.name == name:
+            return node.args[position] if position < len(node.args) else node.kwargs.get(name, declared.default_value)
+    return default
+
+
+def rank(node: Node) -> int:
+    """Return the number of dimensions of a node's tensor."""
+    return len(node.meta["val"].shape)
+
+
+def are_alike(first: Node, second: Node) -> bool:
+    """Whether two tensors have the same type and sizes."""
+    ours, theirs = first.meta.get("val"), second.meta.get("val")
+    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        return False
+    return ours.dtype is theirs.dtype and list(map(str, ours.shape)) == list(map(str, theirs.shape))
+
+
+def dims_argument(node: Node) -> list[int] | None:
+    """Return the non-negative `dim` of a reduction or normalisation; None if it covers all dimensions."""
+    names = {declared.name for declared in node.target._schema.arguments}  # type: ignore[union-attr]  # an operator
+    for name in ("dim", "dims"):
+        if name in names:
+            dims = argument(node, name)
+            if dims is None or dims == []:
+                return None
+            dimensions = rank(node.all_input_nodes[0])
+            return [int(dim) % dimensions for dim in (dims if isinstance(dims, (list, tuple)) else [dims])]
+    return None
+
+
+RuleT = TypeVar("RuleT")
+
+
+def rule_table(*groups: tuple[RuleT, str]) -> dict[str, RuleT]:
+    """Map the operators of torch that are named with each rule to it.
+
+    >>> rule_table((1, "sum mean"), (2, "cat"))
+    {'aten.sum': 1, 'aten.mean': 1, 'aten.cat': 2}
+    """
+    return {f"aten.{name}": rule for rule, names in groups for name in names.split()}
+
+
+def class_count(node: Node) -> int | None:
+    """Return the number of classes that a call names; None where the ids of the batch decide it."""
+    _, given = (*node.args, *node.kwargs.values(), -1)[:2]
+    return given if isinstance(given, int) and given > 0 else None
+
 
 _KEEPS_VALUES = {
     f"aten.{name}"
@@ -23,7 +98,7 @@ _KEEPS_VALUES = {
 }
 
 
-def user_inputs(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+def user_inputs(exported: torch.export.ExportedProgram) -> list[Node]:
     """Return the placeholders of the declared inputs (and lengths), in order."""
     by_name = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     return [by_name[cast(str, name)] for name in exported.graph_signature.user_inputs]
@@ -41,14 +116,11 @@ def symbolic_sizes(exported: torch.export.ExportedProgram, inputs: Sequence[Tens
 
 def axis_of(size: Any, axes: dict[Axis, Any]) -> Axis | None:
     """Return the dynamic dimension that a symbolic size belongs to, if any."""
-    if isinstance(size, torch.SymInt):
-        for axis, symbol in axes.items():
-            if isinstance(symbol, torch.SymInt) and size.node.expr == symbol.node.expr:
-                return axis
-    return None
+    is_symbolic = isinstance(size, torch.SymInt)
+    return next((axis for axis, symbol in axes.items() if is_symbolic and same_size(size, symbol)), None)
 
 
-def output_nodes(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+def output_nodes(exported: torch.export.ExportedProgram) -> list[Node]:
     """Return the nodes of the outputs, in order."""
     return list(exported.graph.output_node().args[0])
 
@@ -72,17 +144,14 @@ def output_names(tree: pytree.TreeSpec, nodes: Sequence[object], names: Sequence
 
 
 def _key_name(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
+    return str(next((getattr(key, own) for own in ("key", "idx", "name") if hasattr(key, own)), key))
 
 
 def with_vocabularies(
-    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], known: Mapping[str, int] | None = None
+    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], known: Mapping[str, int]
 ) -> tuple[TensorSpec, ...]:
     """Add the vocabulary size to inputs of ids, on which some engines abort beyond it; `known` are found before."""
-    bounds = _smaller(vocabularies(exported), known or {})
+    bounds = _smaller(vocabularies(exported), known)
     pairs = zip(inputs, user_inputs(exported), strict=False)
     return tuple(replace(spec, vocabulary=bounds.get(node.name)) for spec, node in pairs)
 
@@ -104,8 +173,8 @@ def _smaller(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, i
     return {**first, **{name: min(size, first.get(name, size)) for name, size in second.items()}}
 
 
-def value_source(node: torch.fx.Node) -> torch.fx.Node:
+def value_source(node: Node) -> Node:
     """Return the node that computes a tensor's values, through operators that only move or convert them."""
     while node.op == "call_function" and str(node.target).rsplit(".", 1)[0] in _KEEPS_VALUES:
-        node = cast(torch.fx.Node, node.args[0])
+        node = cast(Node, node.args[0])
     return node
