@@ -6,14 +6,17 @@ metadata are the same on all.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from ...handlers.formats.raw_request import RawRequest
 from ..batch_queue import QueueFullError
 from ..metadata import model_metadata, server_metadata
 from ..rest import not_ready
 from ..served_archive import HostedArchive
-from .infer import Metadata, infer_response, parse, rest_request
+from .infer import FIELDS_OF_TENSOR, MOST_FIELDS, Metadata, infer_response, parse, rest_request
 from .messages import GrpcAnswer, GrpcRefusalError, message_class
 
 Archives = Mapping[str, HostedArchive]
@@ -59,22 +62,32 @@ async def _is_ready(name: str, version: str, archives: Archives) -> bool:
 
 
 async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> bytes:
-    most = max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
-    if len(content) > most + _BESIDE_TENSORS:  # it is not parsed: its model is not known
-        told = f"the message has {len(content)} bytes, one request may have at most {most}"
-        raise GrpcRefusalError("BodyTooLarge", told)
-    message = parse("ModelInferRequest", content)
-    archive = _find(message.model_name, message.model_version, archives)
-    if archive.manifest.codec is not None:
-        told = f"model {archive.name} reads requests by a codec: send them over REST"
-        raise GrpcRefusalError("CodecOverGrpc", told, 501)
-    request = rest_request(message, metadata)
+    read = partial(_read_request, content, metadata, archives)
+    # Whoever asks besides does not wait for a large message.
+    found, request = await asyncio.to_thread(read) if len(content) > _BESIDE_TENSORS else read()
+    archive = _find(found.name, found.version, archives)  # it may have been replaced, or removed, meanwhile
     try:
         response = await archive.respond(request)
     except QueueFullError:
         told = f'Model "{archive.name}" has as many requests waiting as it may have; send the request again'
         raise GrpcRefusalError("ServiceUnavailableException", told, 503) from None
     return infer_response(response)
+
+
+def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tuple[HostedArchive, RawRequest]:
+    """Return the model of a message and its request over REST. What is beyond any model's limits is not parsed."""
+    limits = [archive.manifest.limits for archive in archives.values()]
+    most = max((one.body_bytes for one in limits), default=0)
+    if len(content) > most + _BESIDE_TENSORS:
+        told = f"the message has {len(content)} bytes, one request may have at most {most}"
+        raise GrpcRefusalError("BodyTooLarge", told)
+    tensors = max((len(one.manifest.inputs) * one.manifest.limits.sequences for one in archives.values()), default=0)
+    message = parse("ModelInferRequest", content, MOST_FIELDS + FIELDS_OF_TENSOR * tensors)
+    archive = _find(message.model_name, message.model_version, archives)
+    if archive.manifest.codec is not None:
+        told = f"model {archive.name} reads requests by a codec: send them over REST"
+        raise GrpcRefusalError("CodecOverGrpc", told, 501)
+    return archive, rest_request(message, metadata, archive.manifest.limits.body_bytes)
 
 
 def _find(name: str, version: str, archives: Archives) -> HostedArchive:

@@ -14,6 +14,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ...handlers.formats.raw_request import RawRequest
+from ...handlers.formats.tensors import MOST_DIMENSIONS
 from ...handlers.responses import JSON_LENGTH_HEADER, RawResponse, abbreviate, http_headers
 from .messages import PARAMETER_CHOICE, GrpcRefusalError, message_class, refusal
 
@@ -38,25 +39,73 @@ _BODY_HEADERS = ("accept", "content-length", "content-type", "describe", "explai
 _NOT_SERVED = ("shared_memory_region",)
 _ANSWER_PARAMETERS = ("binary_data", "binary_data_output", "binary_data_size")
 """Parameters of REST by which tensors are bytes. Over gRPC they always are."""
+_BLOCK = 1 << 14
+"""Numbers that are converted at once: other threads run in between."""
+_NESTED = (5, 6)
+"""Numbers of the fields of a request that have fields of their own: inputs and outputs."""
+_SIZES = {1: 8, 5: 4}
+"""Bytes of a value of a fixed size, by the kind of its field; 0 is a number, 2 has its size before it."""
+MOST_FIELDS = 1 << 10
+"""Fields of a request beside those of its tensors."""
+FIELDS_OF_TENSOR = 32
+"""Fields of a tensor, its contents and parameters: clients write about 6."""
 
 
-def parse(name: str, content: bytes) -> Any:
-    """Return a request message. Raises `GrpcRefusalError`: INVALID_ARGUMENT, the bytes are no such message."""
+def parse(name: str, content: bytes, most_fields: int = MOST_FIELDS) -> Any:
+    """Return a request message.
+
+    Raises `GrpcRefusalError`: INVALID_ARGUMENT, the bytes are no such message, or one of more than `most_fields`.
+    """
     try:
+        check_fields(content, most_fields)
         return message_class(name).FromString(content)
-    except DecodeError:
+    except (DecodeError, IndexError):
         raise GrpcRefusalError("MalformedBody", f"expected the bytes of a {name}, they cannot be parsed") from None
 
 
-def rest_request(message: Any, metadata: Metadata) -> RawRequest:
+def check_fields(content: bytes, most: int) -> None:
+    """Count the fields of a request's bytes, of which each would become an object of up to 90 bytes.
+
+    Raises `GrpcRefusalError`: INVALID_ARGUMENT, they are more than `most`.
+    Raises `IndexError`: the bytes are no message.
+    """
+    found, pending = 0, [(0, len(content), True)]
+    while pending:
+        at, end, is_request = pending.pop()
+        while at < end:
+            found += 1
+            if found > most:
+                raise GrpcRefusalError("BodyTooLarge", f"the message has more than {most} fields: send fewer tensors")
+            tag, at = _varint(content, at)
+            number, kind = tag >> 3, tag & 7
+            size, at = _varint(content, at) if kind in (0, 2) else (_SIZES.get(kind, 0), at)
+            if is_request and kind == 2 and number in _NESTED:
+                pending.append((at, at + size, False))
+            at += size if kind else 0
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """Return a number of at most ten bytes, and where it ends."""
+    value = 0
+    for index in range(10):
+        byte = content[at + index]
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at + index + 1
+    raise IndexError
+
+
+def rest_request(message: Any, metadata: Metadata, most_bytes: int) -> RawRequest:
     """Return the V2 request over REST that asks for the same as a ModelInferRequest, for outputs as bytes.
 
-    Raises `GrpcRefusalError`: INVALID_ARGUMENT, contents are missing, given twice or in a wrong field.
+    Raises `GrpcRefusalError`: INVALID_ARGUMENT, contents are missing, given twice, in a wrong field, or have more than
+    `most_bytes`.
     """
     _check_raw_contents(message)
-    inputs, contents = [], []
+    inputs, contents, left = [], list[bytes](), most_bytes
     for index, tensor in enumerate(message.inputs):
-        content = message.raw_input_contents[index] if message.raw_input_contents else _typed(tensor, index)
+        content = message.raw_input_contents[index] if message.raw_input_contents else _typed(tensor, index, left)
+        left -= len(content)
         contents.append(content)
         parameters = {**_parameters(tensor.parameters), "binary_data_size": len(content)}
         entry = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
@@ -99,11 +148,13 @@ def _check_raw_contents(message: Any) -> None:
             raise _invalid(f"inputs[{index}]: {unserved[0]} is not served: send the numbers")
         if raw and tensor.contents.ListFields():
             raise _invalid(f"inputs[{index}]: expected either contents or raw_input_contents, got both")
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            raise _invalid(f"inputs[{index}]: expected at most {MOST_DIMENSIONS} sizes, got {len(tensor.shape)}")
     if raw not in (0, needed):
         raise _invalid(f"raw_input_contents: expected {needed} entries, one for each of inputs, or none; got {raw}")
 
 
-def _typed(tensor: Any, index: int) -> bytes:
+def _typed(tensor: Any, index: int, most_bytes: int) -> bytes:
     """Return the numbers of typed contents as bytes, in little-endian order."""
     where, datatype = f"inputs[{index}]", tensor.datatype
     if datatype not in _CONTENTS:
@@ -112,8 +163,11 @@ def _typed(tensor: Any, index: int) -> bytes:
     if others := [found.name for found, _ in tensor.contents.ListFields() if found.name != field]:
         raise _invalid(f"{where}: expected the numbers of {datatype} in {field}, got {others[0]}")
     numbers = getattr(tensor.contents, field)
+    if len(numbers) * struct.calcsize(f"<{letter}") > most_bytes:
+        raise GrpcRefusalError("BodyTooLarge", f"{where}: {len(numbers)} numbers of {datatype} are more than are left")
+    blocks = (numbers[start : start + _BLOCK] for start in range(0, len(numbers), _BLOCK))
     try:
-        return struct.pack(f"<{len(numbers)}{letter}", *numbers)
+        return b"".join(struct.pack(f"<{len(block)}{letter}", *block) for block in blocks)
     except struct.error:
         raise _invalid(f"{where}: {field} has a number that is out of the range of {datatype}") from None
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -111,3 +113,48 @@ def test_a_name_of_any_length_is_not_found(archive: Path) -> None:
 
     assert [one.code for one in found] == ["NOT_FOUND"] * 2
     assert all(len(one.details) < 500 for one in found)
+
+
+def field(number: int, content: bytes) -> bytes:
+    sizes = [len(content) >> shift & 127 for shift in range(0, 28, 7)]
+    return bytes([number << 3 | 2, *(size | 128 for size in sizes[:-1]), sizes[-1]]) + content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x32\0" * 10**6,  # outputs
+        b"\x2a\0" * 10**6,  # inputs
+        b"\x3a\0" * 10**6,  # contents
+        b"".join(field(4, field(1, b"%x" % number)) for number in range(200_000)),  # parameters
+        field(5, b"".join(field(4, field(1, b"%x" % number)) for number in range(200_000))),
+        field(5, field(2, b"INT64") + field(3, b"\1" * 10**6)),  # sizes of a shape
+        field(5, field(2, b"INT64") + field(5, field(3, b"\1" * 2 * 10**6))),  # numbers
+        b"\x7b" * 10**6,  # groups that do not end
+        b"\x80" * 10**6,  # a number that does not end
+    ],
+)
+def test_a_refused_message_takes_little_memory_and_delays_no_other_request(archive: Path, content: bytes) -> None:
+    """Each of its fields would become an object of 90 bytes, and then one of Python."""
+
+    async def ask() -> tuple[GrpcAnswer, float]:
+        archives, stamps = {"sums": served(archive)}, [perf_counter()]
+        call = asyncio.create_task(answer("ModelInfer", field(1, b"sums") + content, (), archives))
+        while not call.done():
+            await asyncio.sleep(0.001)
+            stamps.append(perf_counter())
+        await archives["sums"].close()
+        return call.result(), max(after - before for before, after in pairwise(stamps))
+
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    refused, delay = asyncio.run(ask())
+
+    assert refused.code == "INVALID_ARGUMENT"
+    assert memory("VmHWM") - before <= 20 * len(content) + 64_000_000
+    assert delay < 0.5
+
+
+def memory(kind: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(kind))

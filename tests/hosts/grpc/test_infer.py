@@ -29,6 +29,7 @@ FIELDS = {
     "float32": "fp32_contents",
     "float64": "fp64_contents",
 }
+MOST = 6_553_500
 TWO = make_manifest(inputs=(IDS, FRAMES), outputs=(SUMS, TOTAL))
 
 
@@ -74,7 +75,7 @@ def test_the_v2_format_reads_the_same_tensor_from_bytes_and_from_typed_contents(
     else:
         raw.append(array.tobytes())
 
-    request = rest_request(message(inputs=[entry], raw_input_contents=raw), ())
+    request = rest_request(message(inputs=[entry], raw_input_contents=raw), (), MOST)
     decoded = codec(TensorSpec("x", target, ("batch", "time"))).decode(request)
 
     (read,) = decoded.sequences[0].tensors
@@ -90,8 +91,10 @@ def test_halves_are_sent_as_bytes_alone(datatype: str, dtype: DType) -> None:
     spec = TensorSpec("x", dtype, ("batch", "time"))
     entry = {"name": "x", "datatype": datatype, "shape": [2]}
 
-    decoded = codec(spec).decode(rest_request(message(inputs=[entry], raw_input_contents=[b"\0" * 4]), ()))
-    refused = refusal(lambda: rest_request(message(inputs=[{**entry, "contents": {"fp32_contents": [1, 2]}}]), ()))
+    decoded = codec(spec).decode(rest_request(message(inputs=[entry], raw_input_contents=[b"\0" * 4]), (), MOST))
+    refused = refusal(
+        lambda: rest_request(message(inputs=[{**entry, "contents": {"fp32_contents": [1, 2]}}]), (), MOST)
+    )
 
     assert decoded.sequences[0].tensors[0].tolist() == [0, 0]
     assert "use raw_input_contents" in str(refused)
@@ -106,19 +109,25 @@ def test_halves_are_sent_as_bytes_alone(datatype: str, dtype: DType) -> None:
         ({"inputs": [ids(contents={"int_contents": [1, 2]})]}, "in int64_contents, got int_contents"),
         ({"inputs": [ids(datatype="BYTES", contents={"bytes_contents": [b"1"]})]}, "'BYTES' has no typed contents"),
         ({"inputs": [ids(datatype="INT8", contents={"int_contents": [300]})]}, "out of the range of INT8"),
+        (
+            {"inputs": [ids(contents={"int64_contents": [1] * 850_000})]},
+            "850000 numbers of INT64 are more than are left",
+        ),
+        ({"inputs": [ids(contents={"int64_contents": [1] * 5 * 10**5})] * 2}, r"inputs[1]: 500000 numbers"),
+        ({"inputs": [ids(shape=[1] * 33)], "raw_input_contents": [b"1"]}, "expected at most 32 sizes, got 33"),
         ({"inputs": [ids(parameters={"shared_memory_region": {"string_param": "a"}})]}, "shared_memory_region"),
     ],
 )
 def test_contents_that_do_not_fit_are_refused(fields: dict[str, Any], told: str) -> None:
     """Counts in a message are never trusted."""
-    refused = refusal(lambda: rest_request(message(**fields), ()))
+    refused = refusal(lambda: rest_request(message(**fields), (), MOST))
 
     assert refused.answer.code == "INVALID_ARGUMENT"
     assert told in refused.answer.details
 
 
 def test_typed_contents_that_are_too_few_are_refused_as_over_rest() -> None:
-    request = rest_request(message(inputs=[ids(contents={"int64_contents": [1]})]), ())
+    request = rest_request(message(inputs=[ids(contents={"int64_contents": [1]})]), (), MOST)
 
     with pytest.raises(Exception, match=r"shape \[2\] of INT64 needs 16 bytes, binary_data_size is 8"):
         codec(IDS).decode(request)
@@ -138,7 +147,7 @@ def test_parameters_ids_and_outputs_mean_what_they_mean_over_rest() -> None:
         },
     )
 
-    decoded = make_codec(TWO, ModelIdentity("model", "1.0")).decode(rest_request(asked, ()))
+    decoded = make_codec(TWO, ModelIdentity("model", "1.0")).decode(rest_request(asked, (), MOST))
 
     assert (decoded.id, decoded.timeout_ms) == ("17", 2.5)
     assert decoded.outputs == ((1, True),)
@@ -150,7 +159,7 @@ def test_sessions_are_named_by_parameters_or_by_metadata(sequence: dict[str, obj
     asked = message(inputs=[ids()], raw_input_contents=[bytes(16)], parameters={"sequence_id": sequence, **flags})
     metadata = [("ts-request-sequence-step", "4"), ("inference-header-content-length", "1"), ("x-bin", b"\0")]
 
-    request = rest_request(asked, metadata)
+    request = rest_request(asked, metadata, MOST)
     found, rest = find_session_fields(request, SessionFields(), codec(IDS).is_json)
     fields = read_session_fields(found, SessionFields())
 
@@ -164,7 +173,7 @@ def response(**fields: Any) -> RawResponse:
     entries = [ids(), {"name": "frames", "datatype": "FP32", "shape": [2, 2]}]
     contents = [np.array([1, 2]).tobytes(), bytes(16)]
     request: InferenceRequest = formats.decode(
-        rest_request(message(id="é", inputs=entries, raw_input_contents=contents, **fields), ())
+        rest_request(message(id="é", inputs=entries, raw_input_contents=contents, **fields), (), MOST)
     )
     outputs = (torch.tensor([[0.1, 2.0], [float("nan"), 4.0]]), torch.tensor([5.0, 6.0]))
     return RawResponse(200, *formats.encode(request, [outputs], {"step": 2, "token": "abc", "done": True}))
@@ -195,7 +204,7 @@ def test_an_error_response_is_a_refusal_with_its_code_type_and_waiting_time() ->
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_refused(content: bytes) -> None:
     try:
-        request = rest_request(parse("ModelInferRequest", content), ())
+        request = rest_request(parse("ModelInferRequest", content), (), MOST)
     except GrpcRefusalError as error:
         assert error.answer.code == "INVALID_ARGUMENT"  # noqa: PT017 - it may also not be raised
         return
