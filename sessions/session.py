@@ -1,5 +1,7 @@
 """Sessions: their ids, their state, and its binary record in a store, which is protected by a checksum.
 
+The checksum is over the key of the record, too: the record of another session is a damaged one.
+
 An id grants access to its session, so stores see only the key of its record.
 """
 
@@ -53,8 +55,8 @@ class CorruptRecordError(Exception):
     """Bytes that are not a complete record of `encode_session`."""
 
 
-def encode_session(session: Session) -> bytes:
-    """Encode a session: 53 bytes, and its digest, state and last reply.
+def encode_session(session: Session, key: bytes) -> bytes:
+    """Encode a session for the record with this key: 53 bytes, and its digest, state and last reply.
 
     Raises `ValueError`: a field exceeds the limits of a record.
     """
@@ -68,17 +70,20 @@ def encode_session(session: Session) -> bytes:
     except struct.error as error:
         raise ValueError(f"the session exceeds the limits of a record: {error}") from error
     content = b"".join((fields, digest, content_type, body, state))
-    return b"".join((_FORMAT_BYTE, _checksum(content), content))
+    return b"".join((_FORMAT_BYTE, _checksum(key, content), content))
 
 
-def decode_session(record: bytes) -> Session:
-    """Decode a record of `encode_session`. Raises `CorruptRecordError`: bytes are missing, changed or added."""
+def decode_session(record: bytes, key: bytes) -> Session:
+    """Decode a record of `encode_session`.
+
+    Raises `CorruptRecordError`: bytes are missing, changed or added, or it is the record of another key.
+    """
     if len(record) < _HEAD_BYTES:
         raise CorruptRecordError(f"the record has {len(record)} bytes, and at least {_HEAD_BYTES} are needed")
     if record[0] != _FORMAT:
         raise CorruptRecordError(f"the record has format {record[0]}, and this code reads format {_FORMAT}")
     content = record[1 + _CHECKSUM_BYTES :]
-    if _checksum(content) != record[1 : 1 + _CHECKSUM_BYTES]:
+    if _checksum(key, content) != record[1 : 1 + _CHECKSUM_BYTES]:
         raise CorruptRecordError(f"the record of {len(record)} bytes is damaged: its checksum differs")
     _, steps, last_start, model, *sizes = _FIELDS.unpack_from(content)
     # The checksum is no secret: whoever can write to the store can make a record of anything.
@@ -92,8 +97,9 @@ def decode_session(record: bytes) -> Session:
     return Session(steps, last_start, digest, reply, state, model, ended=content[0] == 1)
 
 
-def _checksum(content: bytes) -> bytes:
+def _checksum(key: bytes, content: bytes) -> bytes:
     checksum = _NO_CONTENT.copy()
+    checksum.update(key)
     checksum.update(content)
     return checksum.digest()
 

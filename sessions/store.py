@@ -81,6 +81,9 @@ class Store(Protocol):
     servers. Then an error takes the place of each session whose server cannot be used.
     """
 
+    model: str
+    """The name of the model."""
+
     def read(
         self, ids: Sequence[str], known: Mapping[str, int] | None = None
     ) -> Sequence[StoredRecord | StoreUnavailableError | None]:

@@ -15,7 +15,7 @@ from math import inf
 from threading import Lock
 from typing import NamedTuple
 
-from ...sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session
+from ...sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session, store_key
 from ...sessions.store import (
     Conflict,
     LimitExceeded,
@@ -115,7 +115,7 @@ class StoreSessions:
             if isinstance(record, StoredRecord) and (entry := cached.get(id)) and entry.revision == record.revision
             else refused[record]
             if isinstance(record, StoreUnavailableError)
-            else _loaded(record)
+            else _loaded(record, store_key(id, self.store.model))
             for id, record in zip(ids, records)  # noqa: A001 - the standard term
         ]
 
@@ -126,7 +126,7 @@ class StoreSessions:
     def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Write each session whose record is still the loaded one."""
         sessions = [one.session if one.has_own_id or not one.starts else _stored(one.session) for one in updates]
-        changes = [*map(_record_update, updates, sessions)]
+        changes = [_record_update(*one, self.store.model) for one in zip(updates, sessions)]
         try:
             outcomes = self.store.write(changes)
         except StoreUnavailableError as error:
@@ -164,8 +164,8 @@ def _stored(session: Session) -> Session:
     return session._replace(last_digest=b"", last_reply=Reply(b"", ""))
 
 
-def _record_update(update: SessionUpdate, session: Session) -> RecordUpdate:
-    (before, revision, _), record = update.loaded, encode_session(session)
+def _record_update(update: SessionUpdate, session: Session, model: str) -> RecordUpdate:
+    (before, revision, _), record = update.loaded, encode_session(session, store_key(update.id, model))
     if before is not None:
         return RecordUpdate(update.id, record, revision, session.ended)
     return RecordUpdate(update.id, record, revision, session.ended, not update.has_own_id, update.client)
@@ -177,11 +177,11 @@ def _cache_entry(change: RecordUpdate, session: Session, outcome: object) -> Cac
     return None if revision is None else CachedSession(revision, session, len(change.record))
 
 
-def _loaded(found: StoredRecord | None) -> LoadedSession:
+def _loaded(found: StoredRecord | None, key: bytes) -> LoadedSession:
     if found is None:
         return LoadedSession(None)
     try:
-        return LoadedSession(decode_session(found.record), found.revision)
+        return LoadedSession(decode_session(found.record, key), found.revision)
     except CorruptRecordError as error:
         _log.error("a session cannot be resumed: %s", error)
         return LoadedSession(None, found.revision, damaged=True)

@@ -49,7 +49,7 @@ class RedisStore:
         self, settings: RedisSettings, model: str, limits: Limits, clock: Optional[Callable[[], Reading]] = None
     ) -> None:
         self._settings = settings
-        self._model = model
+        self.model = model
         self._lock = Lock()
         # The braces put all keys of a partition on one server of a cluster.
         tags = partition_tags(model) if settings.cluster else [quote(model, safe="")]
@@ -149,7 +149,7 @@ class RedisStore:
 
     def _places(self, ids: Sequence[str]) -> tuple[list[str], dict[int, list[int]]]:
         """Return the keys of sessions, and the indices of those of each partition."""
-        keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
+        keys = [store_key(id, self.model) for id in ids]  # noqa: A001 - the standard term
         places: dict[int, list[int]] = {}
         for index, key in enumerate(keys):
             places.setdefault(partition_of(key) if self.partitions > 1 else 0, []).append(index)

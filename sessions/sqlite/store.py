@@ -66,7 +66,7 @@ class SqliteStore:
 
     def __init__(self, directory: Path, model: str, limits: Limits, clock: Callable[[], Reading] = host_clocks) -> None:
         self.file = store_file(directory, model)
-        self._model = model
+        self.model = model
         self._limits = limits
         self._clock = clock
         self._lock = Lock()
@@ -84,7 +84,7 @@ class SqliteStore:
 
         Records that have the `known` revision of their id are left out.
         """
-        keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
+        keys = [store_key(id, self.model) for id in ids]  # noqa: A001 - the standard term
         with self._transaction("BEGIN") as connection:
             tally = _execute_when_unlocked(connection, "SELECT time, shared, uncounted FROM tally")
             now = self._current_time(self._clock(), *tally.fetchone()).time
@@ -113,7 +113,7 @@ class SqliteStore:
             current = self._current_time(reading, *stored)
             now = current.time
             before = StoreUsage(count, size)
-            batch = SqliteChanges(connection, self._model, self._limits, before, now)
+            batch = SqliteChanges(connection, self.model, self._limits, before, now)
             outcomes = batch.make(changes, self._read)
             usage = batch.usage
             sweeps = self._swept is None or now - self._swept >= _SWEEP_SECONDS

@@ -19,6 +19,7 @@ from torchserve_neuron_lstm.sessions.session import (
 
 from .strategies import ID_CHARACTERS, ids, sessions
 
+KEY = store_key("a", "model")
 SESSION = Session(
     12, 10, bytes(8), Reply(b'{"y": [1.5]}', "application/json"), b"state" * 3, b"model of sixteen", False
 )
@@ -26,50 +27,56 @@ SESSION = Session(
 
 @given(sessions())
 def test_a_session_is_read_as_it_was_written(session: Session) -> None:
-    assert decode_session(encode_session(session)) == session
+    assert decode_session(encode_session(session, KEY), KEY) == session
 
 
 @given(sessions(), st.data())
 def test_a_record_of_another_size_is_found(session: Session, data: st.DataObject) -> None:
-    record = encode_session(session)
+    record = encode_session(session, KEY)
 
     with pytest.raises(CorruptRecordError):
-        decode_session(record[: data.draw(st.integers(0, len(record) - 1))])
+        decode_session(record[: data.draw(st.integers(0, len(record) - 1))], KEY)
     with pytest.raises(CorruptRecordError):
-        decode_session(record + data.draw(st.binary(min_size=1, max_size=9)))
+        decode_session(record + data.draw(st.binary(min_size=1, max_size=9)), KEY)
+
+
+@pytest.mark.parametrize("key", [store_key("b", "model"), store_key("a", "other"), bytes(16)])
+def test_the_record_of_another_session_or_model_is_a_damaged_one(key: bytes) -> None:
+    with pytest.raises(CorruptRecordError, match="its checksum differs"):
+        decode_session(encode_session(SESSION, KEY), key)
 
 
 def test_every_bit_of_one_record_counts() -> None:
-    record = encode_session(SESSION)
+    record = encode_session(SESSION, KEY)
     for bit in range(8 * len(record)):
         damaged = bytearray(record)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptRecordError):
-            decode_session(bytes(damaged))
+            decode_session(bytes(damaged), KEY)
 
 
 @given(st.binary(max_size=120), st.sampled_from((0, 45, 48, 52)))
 def test_bytes_with_a_right_checksum_are_a_whole_record_or_corrupt(junk: bytes, kept: int) -> None:
     """Anyone who can write to the store can compute the checksum: sizes, texts and flags are checked too."""
-    content = encode_session(SESSION)[9 : 9 + kept] + junk
-    record = b"\x01" + blake2b(content, digest_size=8, person=b"\x01").digest() + content
+    content = encode_session(SESSION, KEY)[9 : 9 + kept] + junk
+    record = b"\x01" + blake2b(KEY + content, digest_size=8, person=b"\x01").digest() + content
 
     try:
-        session = decode_session(record)
+        session = decode_session(record, KEY)
     except CorruptRecordError:
         return
-    assert encode_session(session) == record
+    assert encode_session(session, KEY) == record
 
 
 def test_a_record_of_a_later_format_says_so() -> None:
     with pytest.raises(CorruptRecordError, match="the record has format 2, and this code reads format 1"):
-        decode_session(b"\x02" + encode_session(SESSION)[1:])
+        decode_session(b"\x02" + encode_session(SESSION, KEY)[1:], KEY)
 
 
 def test_a_record_is_little_more_than_what_it_keeps() -> None:
     kept = len(SESSION.last_digest + SESSION.last_reply.body + SESSION.state) + len(SESSION.last_reply.content_type)
 
-    assert len(encode_session(SESSION)) == kept + 53
+    assert len(encode_session(SESSION, KEY)) == kept + 53
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,7 @@ def test_a_record_is_little_more_than_what_it_keeps() -> None:
 )
 def test_a_session_that_fits_no_record_is_refused(session: Session) -> None:
     with pytest.raises(ValueError):
-        encode_session(session)
+        encode_session(session, KEY)
 
 
 @given(ids())

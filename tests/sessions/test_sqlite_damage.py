@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.sessions.session import CorruptRecordError, decode_session
+from torchserve_neuron_lstm.sessions.session import CorruptRecordError, decode_session, store_key
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoredRecord, StoreUnavailableError
@@ -63,7 +63,7 @@ def _decode(records: list[StoredRecord | None]) -> None:
     for record in records:
         if record is not None:
             with suppress(CorruptRecordError):
-                decode_session(record.record)
+                decode_session(record.record, store_key("", "m"))
 
 
 def test_wrong_values_of_a_damaged_page_are_told(whole: Path, tmp_path: Path) -> None:

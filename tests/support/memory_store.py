@@ -44,6 +44,7 @@ class MemoryStore:
     clock: Clock
     entries: dict[str, _Entry] = field(default_factory=dict)
     removed: int = 0
+    model: str = "model"
 
     def read(self, ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[StoredRecord | None]:
         self._remove_expired()

@@ -139,8 +139,8 @@ def test_a_wrong_decoder_violates_the_property(monkeypatch: pytest.MonkeyPatch) 
     def read(*arguments: Any) -> Manifest:
         return replace(parse_manifest(*arguments), kind_reason="\ud800")
 
-    def decode(record: bytes) -> Session:
-        session = decode_session(record)
+    def decode(record: bytes, key: bytes) -> Session:
+        session = decode_session(record, key)
         return session._replace(steps=session.last_start)
 
     token = verify_token(inputs("tokens")["new"].decode(), targets.KEYS, targets.STATE_BYTES)

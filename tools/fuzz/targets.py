@@ -43,6 +43,7 @@ DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "fuzz"
 LARGEST_REFUSAL = 8192
 """Bytes of a refusal: it repeats a little of the request, and an id."""
 KEYS, STATE_ID, STATE_BYTES, NOW = (bytes(range(32)), bytes(32)), bytes(range(16)), 12, 1_700_000_000
+RECORD_KEY = bytes(16)
 SESSIONS = TokenSessions(KEYS, STATE_ID, STATE_BYTES, "model", 60.0, lambda: float(NOW))
 
 Change = Callable[[bytes, Sequence[str]], bytes]
@@ -230,10 +231,10 @@ def check_manifest(content: bytes) -> None:
 def check_record(content: bytes) -> None:
     """Read these bytes as a record."""
     try:
-        session = decode_session(content)
+        session = decode_session(content, RECORD_KEY)
     except CorruptRecordError:
         return
-    require(encode_session(session) == content, "a record that was read is written with the same bytes")
+    require(encode_session(session, RECORD_KEY) == content, "a record that was read is written with the same bytes")
 
 
 def mutate_record(content: bytes, change: Change, random: Random) -> bytes:
@@ -241,7 +242,7 @@ def mutate_record(content: bytes, change: Change, random: Random) -> bytes:
     changed = change(content, ())
     if random.random() < 0.1:
         return changed
-    return b"\x01" + blake2b(changed[9:], digest_size=8, person=b"\x01").digest() + changed[9:]
+    return b"\x01" + blake2b(RECORD_KEY + changed[9:], digest_size=8, person=b"\x01").digest() + changed[9:]
 
 
 def check_token(content: bytes) -> None:

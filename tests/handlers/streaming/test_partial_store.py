@@ -19,6 +19,7 @@ from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailable
 class PartialStore:
     """A store in memory that cannot read, or not write, the sessions whose ids begin with a letter."""
 
+    model = "model"
     memory: MemoryStore = field(default_factory=make_store)
     unreadable: str | None = None
     unwritable: str | None = None

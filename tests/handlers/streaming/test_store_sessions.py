@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -75,3 +76,18 @@ def test_a_session_that_ended_takes_no_memory_and_its_last_request_can_be_repeat
 
         assert again == ended
         assert list(sessions.cache.find("ab")) == ["b"]
+
+
+def test_the_record_of_another_session_is_a_damaged_one(tmp_path: Path) -> None:
+    """An index with a flipped bit, or whoever can write to the store, leads to it."""
+    with closing(SqliteStore(tmp_path, "m", LIMITS)) as store:
+        service = make_service(StoreSessions(store))
+        ask(service, piece([1], id="a", start="true"), piece([50], id="b", start="true"))
+        with closing(sqlite3.connect(store.file)) as connection:
+            (one, other) = connection.execute("SELECT key, record FROM session").fetchall()
+            connection.execute("UPDATE session SET record = ? WHERE key = ?", (one[1], other[0]))
+            connection.execute("UPDATE session SET record = ? WHERE key = ?", (other[1], one[0]))
+            connection.commit()
+        found = ask(make_service(StoreSessions(store)), piece([2], id="a", step="1"), piece([2], id="b"))
+
+        assert [body["type"] for _, body in found] == ["SessionDamaged"] * 2
