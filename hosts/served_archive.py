@@ -13,7 +13,6 @@ from ..handlers.description import readiness
 from ..handlers.formats.json_text import to_json
 from ..handlers.formats.raw_request import RawRequest
 from ..handlers.formats.request import ModelIdentity
-from ..handlers.neuron_lstm import TRUSTED_KEYS, check_folder
 from ..handlers.open_service import Host, Report, open_service
 from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse
 from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
@@ -49,8 +48,7 @@ class ServedArchive:
         self._files = ExitStack()
         try:
             reader = ArchiveReader(Path(settings.archive))
-            directory = self._files.enter_context(reader.unpacked()).resolve()
-            check_folder(str(directory), os.environ.get(TRUSTED_KEYS))
+            directory = self._files.enter_context(reader.checked()).resolve()
             self.version = reader.model_version()
             self._service = open_service(_host(directory, settings, self.version, report))
             if isinstance(self._service.sessions, StoreSessions):

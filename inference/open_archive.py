@@ -56,12 +56,13 @@ def open_archive(archive: str | Path, threads: int | None = None, name: str | No
     set torch's number of threads in this process. `name` is the one under which a server serves the model, None: its
     own; sessions are stored by it.
 
-    Raises `ArchiveError`: there is no such archive, it is damaged or of another version, or this host cannot run it.
+    Raises `ArchiveError`: there is no such archive, it is not as it was packaged or signed, it is of another version,
+    or this host cannot run it.
     """
     stack = ExitStack()
     try:
         reader = ArchiveReader(Path(archive))
-        directory = stack.enter_context(reader.unpacked()).resolve()
+        directory = stack.enter_context(reader.checked()).resolve()
         loaded = load_archive(directory, threads, _selected_lengths, importing=isolated_modules)
         return OpenArchive(loaded, directory, name or _model_name(reader), stack)
     except BaseException as error:

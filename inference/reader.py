@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import lzma
+import os
 import struct
 import tarfile
 import zipfile
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..config.manifest import FILE_NAME, Manifest, ManifestError, parse_manifest
-from ..handlers.neuron_lstm import LIST
+from ..handlers.neuron_lstm import LIST, TRUSTED_KEYS, check_folder
 from .errors import ArchiveError, NamelessArchiveError
 from .private_directory import private_directory
 
@@ -155,6 +156,19 @@ class ArchiveReader:
             with self._damage_reported():
                 self._extract(directory)
             yield self._checked(_root(directory))
+
+    @contextmanager
+    def checked(self) -> Iterator[Path]:
+        """Unpack the files, and compare them with their list before anything of them is run, as servers do.
+
+        Raises `ArchiveError`: they are not as they were packaged, or no key of NEURON_LSTM_TRUSTED_KEYS signed them.
+        """
+        with self.unpacked() as directory:
+            try:
+                check_folder(str(directory.resolve()), os.environ.get(TRUSTED_KEYS))
+            except RuntimeError as error:
+                raise ArchiveError(f"{self.path}: {error}") from error
+            yield directory
 
     def _checked(self, directory: Path) -> Path:
         if not (directory / FILE_NAME).is_file():

@@ -74,23 +74,20 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
     Raises `LoadError`: this host cannot run the archive.
     """
     from ...backends.safetensors_file import WeightsError
-    from ...config.manifest import FILE_NAME, ManifestError, read_manifest, verify_files
+    from ...config.manifest import FILE_NAME, ManifestError, read_manifest
     from ...config.manifest_writer import write_manifest
     from ...inference.private_directory import private_directory
     from ...inference.reader import ArchiveReader
-    from ..archive.archived_files import check_files
     from ..archive.workspace import temporary_files_in
     from ..archive.writer import rewrite_archive
 
     reader = ArchiveReader(archive)
     read = reader.file_list()
-    check_files(archive)  # the model's code is run below
-    with private_directory() as private, temporary_files_in(private), reader.unpacked() as found:
+    with private_directory() as private, temporary_files_in(private), reader.checked() as found:
         # A folder is used where it is: a copy keeps it unchanged until everything is verified.
         tree = Path(shutil.copytree(found, private / "archive")) if archive.is_dir() else found
         try:
             before = read_manifest(tree)
-            verify_files(tree, before)
             weights = _own_weights(before)
             given = _read_new_weights(tree / weights, file)
             _write_new_weights(given, file, tree / weights)

@@ -25,7 +25,7 @@ def export_onnx(archive: Path, target: Path, part: str | None = None) -> None:
     Raises:
         SystemExit: the archive's engine has no ONNX graph, or `part` is missing and there are several parts.
     """
-    with ArchiveReader(archive).unpacked() as folder:
+    with ArchiveReader(archive).checked() as folder:
         manifest = read_manifest(folder)
         model = onnx.load(folder / _program_of(manifest, part), load_external_data=False)
         files = [folder / file for file in (manifest.weights, manifest.constants) if file is not None]

@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 def export_weights(archive: Path, target: Path) -> None:
     """Write every tensor that a program of the archive may be given at load."""
-    with ArchiveReader(archive).unpacked() as folder:
+    with ArchiveReader(archive).checked() as folder:
         manifest = read_manifest(folder)
         files = [folder / file for file in (manifest.weights, manifest.constants) if file is not None]
         tensors = {name: tensor for file in files for name, tensor in read_weights(file).items()}

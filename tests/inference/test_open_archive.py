@@ -17,6 +17,7 @@ from fake_model import GRID
 from tiny_archive import VOCABULARY, make_archive, make_model
 
 from torchserve_neuron_lstm import open_archive
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 from torchserve_neuron_lstm.inference.open_archive import OpenArchive, isolated_modules
 from torchserve_neuron_lstm.inference.values import InvalidSequence
@@ -153,6 +154,7 @@ def test_an_archive_of_another_format_is_refused_with_the_way_out(folder: Path, 
     copy = shutil.copytree(folder, tmp_path / "copy")
     manifest = copy / "variants.json"
     manifest.write_text(manifest.read_text("utf-8").replace('"format": 1', '"format": 2'), "utf-8")
+    write_list(copy)
 
     with pytest.raises(ArchiveError, match=r"has format 2, and this code reads format 1: .*package the model again"):
         open_archive(copy)
