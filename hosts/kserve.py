@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
 except ImportError as error:
     raise ImportError(f"KServe is missing here ({error}): pip install 'torchserve-neuron-lstm[kserve]'") from error
 
@@ -38,16 +40,8 @@ from .shared_sessions import check_shared_sessions
 _log = logging.getLogger(__name__)
 _BATCHES_WAITING = 20
 """Largest batches that may wait, beside the one that is computed: no proxy before the container has a queue."""
-_PATHS = (
-    "/predictions/{path:path}",
-    "/v1/models/{path:path}",
-    "/v2",
-    "/v2/health/{path:path}",
-    "/v2/models/{path:path}",
-)
-_REPOSITORY = "/v2/repository/{path:path}"
-"""KServe's route to load and unload models, which any client might call: it is removed here."""
-_METHODS = ("GET", "POST", "PUT", "DELETE")
+_PATHS = re.compile(r"(?s)(?!/(metrics|v[12]/models)?\Z)/(?P<path>.*)")
+"""All paths but four of KServe: its others load models for any client, or read bodies of any size."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -95,13 +89,14 @@ class ArchiveServer(ModelServer):  # type: ignore[misc]  # KServe has no types
 
 
 def add_routes(archives: Mapping[str, HostedArchive]) -> None:
-    """Put the REST API of archives before the routes that KServe adds when it starts."""
+    """Put the REST API of archives before the routes that KServe adds when it starts, for every method."""
 
     async def answer(request: Request) -> Response:
         return await respond(request, archives)
 
-    for path in (*_PATHS, _REPOSITORY):
-        app.add_route(path, answer, methods=[*_METHODS])
+    route = Route("/{path:path}", answer)
+    route.path_regex, route.methods = _PATHS, None  # the path that Starlette knows ends at a line break
+    app.router.routes.append(route)
 
 
 def load(path: str, name: str | None, threads: int) -> HostedArchive:

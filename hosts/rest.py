@@ -27,6 +27,7 @@ from .served_archive import HostedArchive
 _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 _FORM_BYTES = 1 << 16
 """Bytes of a form beside those of its fields."""
+_MOST_CHARACTERS = 200
 _SERVER_HEADERS = ("describe", "explain")
 """Headers by which TorchServe's frontend asks its workers; those of a client are ignored."""
 
@@ -45,7 +46,7 @@ async def respond(request: Request, archives: Mapping[str, HostedArchive]) -> Re
     if archive is None:
         return _no_model(route.model)
     if route.version and route.version != archive.version:
-        message = f"Model version: {route.version} does not exist for model: {route.model}"
+        message = f"Model version: {shortened(route.version)} does not exist for model: {route.model}"
         return _error(404, "ModelVersionNotFoundException", message)
     if route.action == "infer":
         return await _infer(archive, archives, request)
@@ -160,7 +161,12 @@ async def _form_request(
 
 
 def _no_model(name: str) -> Response:
-    return _error(404, "ModelNotFoundException", f"Model not found: {name}")
+    return _error(404, "ModelNotFoundException", f"Model not found: {shortened(name)}")
+
+
+def shortened(name: str) -> str:
+    """Return a client's name for an error; gRPC bounds its details: beyond, the client has another error."""
+    return name if len(name) <= _MOST_CHARACTERS else f"{name[:_MOST_CHARACTERS]}..."
 
 
 def _error(status: int, kind: str, message: str) -> Response:

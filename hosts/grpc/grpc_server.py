@@ -14,13 +14,12 @@ from typing import Any
 from ...handlers.formats.raw_request import RawRequest
 from ..batch_queue import QueueFullError
 from ..metadata import model_metadata, server_metadata
-from ..rest import not_ready
+from ..rest import not_ready, shortened
 from ..served_archive import HostedArchive
 from .infer import FIELDS_OF_TENSOR, MOST_FIELDS, Metadata, infer_response, parse, rest_request
 from .messages import GrpcAnswer, GrpcRefusalError, message_class
 
 Archives = Mapping[str, HostedArchive]
-_MOST_CHARACTERS = 200
 _BESIDE_TENSORS = 1 << 16
 """Bytes of a message beside those that its body over REST has."""
 
@@ -93,16 +92,11 @@ def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tup
 def _find(name: str, version: str, archives: Archives) -> HostedArchive:
     archive = archives.get(name)
     if archive is None:
-        raise GrpcRefusalError("ModelNotFoundException", f"Model not found: {_shortened(name)}", 404)
+        raise GrpcRefusalError("ModelNotFoundException", f"Model not found: {shortened(name)}", 404)
     if version and version != archive.version:
-        told = f"Model version: {_shortened(version)} does not exist for model: {name}"
+        told = f"Model version: {shortened(version)} does not exist for model: {name}"
         raise GrpcRefusalError("ModelVersionNotFoundException", told, 404)
     return archive
-
-
-def _shortened(name: str) -> str:
-    """Return a client's name for the details of a status, which gRPC bounds: beyond, the client has another error."""
-    return name if len(name) <= _MOST_CHARACTERS else f"{name[:_MOST_CHARACTERS]}..."
 
 
 def _message(method: str, fields: Mapping[str, Any]) -> bytes:

@@ -132,8 +132,18 @@ def test_batches_are_counted_where_kserve_shows_its_metrics(kserve: Mapping[str,
 
 
 def test_nobody_unloads_a_model_by_a_request(kserve: Mapping[str, KServe]) -> None:
-    """KServe has a route for it, without any check."""
-    assert post(kserve["scorer"].http, "/v2/repository/models/scorer/unload", b"").status == 404
+    """KServe has a route for it, without any check; what it reads has no bound."""
+    for path in ("/v2/repository/models/scorer/unload", "/v2/repository/models/%0a/unload", "/v2/repository/index%0a"):
+        assert post(kserve["scorer"].http, path, b"").json["type"] == "ResourceNotFoundException"
+    for path in ("/v2/models/%0ascorer/infer", "/v1/models/%0ascorer:predict", "/predictions/%0ascorer"):
+        assert post(kserve["scorer"].http, path, bytes(10_000_000)).json["type"] == "ModelNotFoundException"
+    for path in ("/v2/models/scorer%0aINFO/infer", "/v1/models/x%0aINFO", "/%0aINFO", "/metrics%0aINFO"):
+        assert post(kserve["scorer"].http, path, b"").status in {404, 405}
+    assert "\nINFO" not in kserve["scorer"].log.read_text()
+    assert [get(kserve["scorer"].http, path).status for path in ("/", "/metrics", "/v1/models", "/v2/models")] == [
+        200
+    ] * 4
+    assert len(get(kserve["scorer"].http, f"/v2/models/{'x' * 60_000}/ready").body) < 400
     assert get(kserve["scorer"].http, "/v2/models/scorer/ready").status == 200
 
 
