@@ -29,7 +29,6 @@ from .own_model import OwnModel, Shadow
 
 FILE_NAME = "variants.json"
 FORMAT = 1
-_NAMED = 5  # files of one message
 
 
 class ManifestError(RuntimeError):
@@ -192,8 +191,6 @@ class Manifest:
     tolerance: ErrorTolerance = _TOLERANCE
     produced_by: dict[str, str] = field(default_factory=dict)
     """Versions at packaging time, by distribution."""
-    files: dict[RelativePath, str] = field(default_factory=dict)
-    """sha256 of every file of the archive except this one, MANIFEST.json and SHA256SUMS, by relative path."""
 
     @cached_property
     def input_names(self) -> frozenset[str]:
@@ -235,32 +232,6 @@ def parse_manifest(text: str) -> Manifest:
     ranges = {one.input: (one.least, one.largest) for one in manifest.accepted}
     inputs = tuple(replace(spec, value_range=ranges.get(spec.name)) for spec in manifest.inputs) if ranges else None
     return manifest if inputs is None else replace(manifest, inputs=inputs)
-
-
-def verify_files(directory: Path, manifest: Manifest) -> None:
-    """Compare every file that the manifest lists with its digest; other files are ignored.
-
-    Raises `ManifestError`: files are missing, changed or cannot be read; the first of them are named.
-    """
-    needed = [name for name in (manifest.weights, manifest.constants) if name is not None]
-    complaints = [f"{name} has no digest" for name in needed if name not in manifest.files]
-    for name, digest in sorted(manifest.files.items()):
-        path = directory / name
-        if not path.is_file():
-            complaints.append(f"{name} is missing")
-        elif (complaint := _complaint(path, digest)) is not None:
-            complaints.append(f"{name} {complaint}")
-    if complaints:
-        more = f" and {len(complaints) - _NAMED} more" if len(complaints) > _NAMED else ""
-        named = ", ".join(complaints[:_NAMED])
-        raise ManifestError(f"the archive is not as it was packaged: {named}{more}; {REPACKAGE}")
-
-
-def _complaint(path: Path, digest: str) -> str | None:
-    try:
-        return None if sha256_of(path) == digest else "was changed"
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
 
 
 def sha256_of(path: Path) -> str:

@@ -91,7 +91,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             weights = _own_weights(before)
             given = _read_new_weights(tree / weights, file)
             _write_new_weights(given, file, tree / weights)
-            write_manifest(_with_digest(before, tree, weights), tree)
+            write_manifest(_with_digest(before, tree / weights), tree)
             after = _verify(reader, tree, weights, file.name, console)
             write_manifest(after, tree)
         except (ManifestError, WeightsError) as error:
@@ -151,16 +151,15 @@ def _write_new_weights(given: FoundWeights, file: Path, target: Path) -> None:
     os.replace(beside, target)  # noqa: PTH105 - the old file may be mapped: it must not change
 
 
-def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
-    """Return the manifest with the new file's digest and without results of verification."""
-    from ...config.manifest_writer import digest_files
+def _with_digest(manifest: Manifest, file: Path) -> Manifest:
+    """Return the manifest for the new file of weights, without results of verification."""
+    from ...config.manifest import sha256_of
     from ...lowering.chunks.streaming import with_weight_digests
 
-    digest = digest_files(tree)[weights]
     streaming = manifest.streaming
     if streaming is not None:
-        streaming = replace(streaming, state=with_weight_digests(streaming.state, [digest]))
-    return replace(manifest, files={**manifest.files, weights: digest}, streaming=streaming, checks=())
+        streaming = replace(streaming, state=with_weight_digests(streaming.state, [sha256_of(file)]))
+    return replace(manifest, streaming=streaming, checks=())
 
 
 def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, console: Console) -> Manifest:

@@ -19,8 +19,8 @@ from ...config.manifest import (
     MeasuredError,
     RequiredPackage,
     Variant,
+    sha256_of,
 )
-from ...config.manifest_writer import digest_files
 from ...config.own_model import Shadow
 from ...config.schema import ServingConfig
 from ...lowering.chunks.streaming import state_compatibility_id
@@ -47,8 +47,8 @@ class BuildInput:
 def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     """Collect what the serving code has to know of a candidate in the tree, without any measurement."""
     engine, program, config = candidate.engine, candidate.program, build.config
-    files, split = digest_files(build.tree), program.chunked
-    weights = [] if build.weights is None else [files[build.weights]]
+    split = program.chunked
+    weights = [] if build.weights is None else [sha256_of(build.tree / build.weights)]
     return Manifest(
         backend=engine.name,
         requires=tuple(
@@ -94,7 +94,6 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         shadow=build.shadow,
         precision=precision_of(engine, config.precision),
         tolerance=ErrorTolerance(**config.tolerance.model_dump()),
-        files=files,
         produced_by=producer_versions(),
     )
 

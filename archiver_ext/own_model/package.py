@@ -28,7 +28,7 @@ from ...config.manifest import (
     MeasuredError,
     RequiredPackage,
 )
-from ...config.manifest_writer import digest_files, write_manifest
+from ...config.manifest_writer import write_manifest
 from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig
 from ...handlers.runtime.loader import LoadedArchive, load_archive
@@ -166,7 +166,6 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
         tolerance=ErrorTolerance(0.0, 0.0)
         if model.recurrences is None
         else ErrorTolerance(config.tolerance.atol, config.tolerance.rtol),
-        files=digest_files(build.tree),
         produced_by=producer_versions(),
     )
 

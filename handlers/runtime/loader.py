@@ -34,7 +34,7 @@ from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, make_planner
 from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_buckets
 from ...config.json_codec import REPACKAGE
-from ...config.manifest import FILE_NAME, Manifest, Variant, read_manifest, verify_files
+from ...config.manifest import FILE_NAME, Manifest, Variant, read_manifest
 from .bucket_memory import check_memory
 from .user_code import Importing, own_modules, selected_lengths
 
@@ -174,14 +174,14 @@ def load_archive(
     `select` calls the user's bucket selector. `device` is the one that a server gives, such as cuda:1; the manifest's
     own comes before it. `importing` lets the files of a model be imported that answers by its own code.
 
-    Raises `RuntimeError`: a file is missing or changed, or this host cannot run the archive; the message says what to
-    do.
+    Whoever unpacked the archive has compared its files with their list.
+
+    Raises `RuntimeError`: this host cannot run the archive; the message says what to do.
     """
     if are_threads_lost():
         torch.set_num_threads(1)  # before anything is computed
     manifest = read_manifest(directory)
     manifest = replace(manifest, device=manifest.device or device)
-    verify_files(directory, manifest)
     check_memory(manifest)
     check_requirements(manifest.requires, manifest.backend)
     threads = threads or (1 if are_threads_lost() else manifest.threads or available_cores())

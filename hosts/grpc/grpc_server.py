@@ -16,7 +16,7 @@ from ..batch_queue import QueueFullError
 from ..metadata import model_metadata, server_metadata
 from ..rest import not_ready, shortened
 from ..served_archive import HostedArchive
-from .infer import FIELDS_OF_TENSOR, MOST_FIELDS, Metadata, infer_response, parse, rest_request
+from .infer import Metadata, infer_response, parse, rest_request
 from .messages import GrpcAnswer, GrpcRefusalError, message_class
 
 Archives = Mapping[str, HostedArchive]
@@ -81,7 +81,7 @@ def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tup
         told = f"the message has {len(content)} bytes, one request may have at most {most}"
         raise GrpcRefusalError("BodyTooLarge", told)
     tensors = max((len(one.manifest.inputs) * one.manifest.limits.sequences for one in archives.values()), default=0)
-    message = parse("ModelInferRequest", content, MOST_FIELDS + FIELDS_OF_TENSOR * tensors)
+    message = parse("ModelInferRequest", content, tensors)
     archive = _find(message.model_name, message.model_version, archives)
     if archive.manifest.codec is not None:
         told = f"model {archive.name} reads requests by a codec: send them over REST"

@@ -45,25 +45,23 @@ _NESTED = (5, 6)
 """Numbers of the fields of a request that have fields of their own: inputs and outputs."""
 _SIZES = {1: 8, 5: 4}
 """Bytes of a value of a fixed size, by the kind of its field; 0 is a number, 2 has its size before it."""
-MOST_FIELDS = 1 << 10
-"""Fields of a request beside those of its tensors."""
-FIELDS_OF_TENSOR = 32
-"""Fields of a tensor, its contents and parameters: clients write about 6."""
+_FIELDS_OF_TENSOR = 32
+"""Fields of a tensor with its contents and parameters, of which clients write about 6."""
 
 
-def parse(name: str, content: bytes, most_fields: int = MOST_FIELDS) -> Any:
+def parse(name: str, content: bytes, most_tensors: int = 0) -> Any:
     """Return a request message.
 
-    Raises `GrpcRefusalError`: INVALID_ARGUMENT, the bytes are no such message, or one of more than `most_fields`.
+    Raises `GrpcRefusalError`: INVALID_ARGUMENT, the bytes are no such message, or one with far too many fields.
     """
     try:
-        check_fields(content, most_fields)
+        _check_fields(content, _FIELDS_OF_TENSOR * (32 + most_tensors))
         return message_class(name).FromString(content)
     except (DecodeError, IndexError):
         raise GrpcRefusalError("MalformedBody", f"expected the bytes of a {name}, they cannot be parsed") from None
 
 
-def check_fields(content: bytes, most: int) -> None:
+def _check_fields(content: bytes, most: int) -> None:
     """Count the fields of a request's bytes, of which each would become an object of up to 90 bytes.
 
     Raises `GrpcRefusalError`: INVALID_ARGUMENT, they are more than `most`.
@@ -77,9 +75,9 @@ def check_fields(content: bytes, most: int) -> None:
             if found > most:
                 raise GrpcRefusalError("BodyTooLarge", f"the message has more than {most} fields: send fewer tensors")
             tag, at = _varint(content, at)
-            number, kind = tag >> 3, tag & 7
+            kind = tag & 7
             size, at = _varint(content, at) if kind in (0, 2) else (_SIZES.get(kind, 0), at)
-            if is_request and kind == 2 and number in _NESTED:
+            if is_request and kind == 2 and tag >> 3 in _NESTED:
                 pending.append((at, at + size, False))
             at += size if kind else 0
 
@@ -88,9 +86,8 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
     """Return a number of at most ten bytes, and where it ends."""
     value = 0
     for index in range(10):
-        byte = content[at + index]
-        value |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:
+        value |= (content[at + index] & 0x7F) << 7 * index
+        if content[at + index] < 0x80:
             return value, at + index + 1
     raise IndexError
 

@@ -135,15 +135,10 @@ def message_class(name: str) -> Any:
 
 
 _CODES: Mapping[int, str] = {
-    400: "INVALID_ARGUMENT",
     404: "NOT_FOUND",
-    406: "INVALID_ARGUMENT",
     409: "ABORTED",
     410: "NOT_FOUND",
-    413: "INVALID_ARGUMENT",
-    422: "INVALID_ARGUMENT",
     429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
     501: "UNIMPLEMENTED",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",

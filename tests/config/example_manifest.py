@@ -37,7 +37,6 @@ EXAMPLE = Manifest(
     constants=None,
     codec="my_codec:TextCodec",
     threads=None,
-    files={"weights.pt": "ab", "model.py": "cd"},
     produced_by={"torch": "2.13.0", "torchserve-neuron-lstm": "0.1.0"},
 )
 

@@ -30,7 +30,7 @@ def test_the_bytes_are_these(tmp_path: Path) -> None:
 
 def test_the_order_of_mappings_does_not_change_the_bytes(tmp_path: Path) -> None:
     shuffled: dict[str, Any] = {
-        name: dict(reversed(getattr(EXAMPLE, name).items())) for name in ("host", "files", "produced_by")
+        name: dict(reversed(getattr(EXAMPLE, name).items())) for name in ("host", "produced_by")
     }
     write_manifest(replace(EXAMPLE, **shuffled), tmp_path)
 
@@ -122,7 +122,6 @@ def manifests(draw: st.DrawFn) -> Manifest:
         else (),
         measurement=draw(st.none() | st.builds(manifest_file.CostMeasurement, st.integers(1, 64), st.floats(1, 1e3))),
         host=draw(st.dictionaries(names, names, max_size=3)),
-        files=draw(st.dictionaries(names, names, max_size=3)),
         codec=draw(st.none() | references),
         kernel=draw(st.none() | references) if (kind, shapes) == ("sequence", "grid") else None,
         placement=draw(st.none() | st.just("cores")),

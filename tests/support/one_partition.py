@@ -21,15 +21,15 @@ class InOnePartition:
 
     def __init__(self, store: Store, model: str) -> None:
         self._store = store
-        self._model = model
+        self.model = model
 
     def read(
         self, ids: Sequence[str], known: Mapping[str, int] | None = None
     ) -> Sequence[interface.StoredRecord | StoreUnavailableError | None]:
-        return self._store.read([id_in_partition(name, self._model) for name in ids])
+        return self._store.read([id_in_partition(name, self.model) for name in ids])
 
     def write(self, changes: Sequence[interface.RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
-        there = [change._replace(id=id_in_partition(change.id, self._model)) for change in changes]
+        there = [change._replace(id=id_in_partition(change.id, self.model)) for change in changes]
         return [_of_one_server(outcome) for outcome in self._store.write(there)]
 
     def totals(self) -> interface.StoreTotals:

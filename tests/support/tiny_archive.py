@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, MeasuredError, Variant, read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import digest_files, write_manifest
+from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 
 VOCABULARY = 20
 CODEC = """
@@ -114,6 +114,5 @@ def _manifest(folder: Path, facts: dict[str, object]) -> Manifest:
         "checks": tuple(MeasuredError(bucket, 0.0) for bucket in GRID.buckets),
         "costs": tuple(MeasuredCost("sequence", bucket, 0.5) for bucket in GRID.buckets),
         "weights": "weights.pt",
-        "files": digest_files(folder),
     }
     return make_manifest(**(given | facts))

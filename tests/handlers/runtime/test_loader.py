@@ -16,6 +16,7 @@ from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest
+from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.handlers.runtime import loader
 from torchserve_neuron_lstm.handlers.runtime import loader as loading
 from torchserve_neuron_lstm.handlers.runtime.loader import installed_version, load_archive, planner_from_manifest
@@ -156,10 +157,10 @@ def test_a_changed_or_missing_file_stops_the_load_and_is_named(archive: Path, fi
     for changed in (content + b" ", content[:10], b""):
         (archive / file).write_bytes(changed)
         with pytest.raises(RuntimeError, match=f"{file} was changed"):
-            load_archive(archive, threads=1)
+            check_folder(str(archive), None)
     (archive / file).unlink()
     with pytest.raises(RuntimeError, match=file):
-        load_archive(archive, threads=1)
+        check_folder(str(archive), None)
 
 
 def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import digest_files
+from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
@@ -46,9 +46,8 @@ def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
 
 def manifest_of(archive: Path) -> Manifest:
     with ArchiveReader(archive).unpacked() as folder:
-        manifest = read_manifest(folder)
-        assert manifest.files == digest_files(folder)
-    return manifest
+        check_folder(str(folder.resolve()), None)
+        return read_manifest(folder)
 
 
 def entries(archive: Path) -> dict[str, object]:

@@ -11,7 +11,7 @@ import pytest
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import digest_files, write_manifest
+from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 
 from ...conftest import Project
 from .archive_files import Replace, as_format, entries
@@ -54,7 +54,7 @@ def test_programs_with_weights_inside_are_refused(
     folder = as_format(project.folder / "tiny.mar", "")
     for program in (folder / "programs" / "eager").glob("*/*"):
         shutil.copy("weights.pt", program / "inside.pt")
-    facts = replace(read_manifest(folder), backend=engine, files=digest_files(folder))
+    facts = replace(read_manifest(folder), backend=engine)
     write_manifest(facts, folder)
     write_list(folder)
     before, listing = entries(folder), project.listing()

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
+from torchserve_neuron_lstm.config.manifest import sha256_of
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.lowering.chunks.streaming import with_weight_digests
@@ -94,7 +95,7 @@ def test_weights_of_another_format_are_written_in_the_archives(project: Project,
 @pytest.mark.ci
 def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace_weights: Replace) -> None:
     old = Path("tiny.mar")
-    state = with_weight_digests("0123456789abcdef" * 2, [manifest_of(old).files["weights.pt"]])
+    state = with_weight_digests("0123456789abcdef" * 2, [sha256_of(Path("weights.pt"))])
     settings = StreamingConfig().settings(state)
     rewrite_manifest(old, manifest_text(replace(manifest_of(old), streaming=settings)), Path("old.mar"))
 

@@ -6,7 +6,6 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.cli import main
-from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import digest_files, write_manifest
 
 Said = tuple[int, str, str]
 
@@ -36,7 +33,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("signed")
     folder = make_archive(place / "tiny")
     shutil.rmtree(folder / "torchserve_neuron_lstm" / "lowering")
-    write_manifest(replace(read_manifest(folder), files=digest_files(folder)), folder)
     write_list(folder)
     pack(folder, place / "tiny.mar")
     with tarfile.open(place / "tiny.tar.gz", "w:gz", compresslevel=1) as tar:
