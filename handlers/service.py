@@ -63,7 +63,8 @@ class Service:
             return self._infer(requests)
         inferences = [request for request in requests if not request.is_describe_request]
         responses = iter(self._infer(inferences) if inferences else [])
-        return [self._describe() if request.is_describe_request else next(responses) for request in requests]
+        described = self._describe()  # once: a store that hangs takes seconds
+        return [described if request.is_describe_request else next(responses) for request in requests]
 
     def _describe(self) -> RawResponse:
         """Return the description and the readiness; the status is 503 for a model that is not ready."""

@@ -84,14 +84,15 @@ def _digests(archive: Path) -> tuple[dict[str, str], bytes]:
         )
     with archive.open("rb") as file:
         for name, data in _zip_entries(file):
-            parts = name.split("/")
+            parts = name.removesuffix("/").split("/")
             if name in digests or {"", ".", ".."} & set(parts) or "\\" in name or not name.isprintable():
                 raise PackagingError(f"{archive}: the name {name!r} is there twice, or leads out of the archive")
             if name == LIST:
                 content = data.read(_LONGEST_LIST + 1)
                 if len(content) > _LONGEST_LIST:
                     raise PackagingError(f"{archive}: {LIST} has more than {_LONGEST_LIST} bytes")
-            digests[name] = digest_of(data)
+            if not name.endswith("/"):
+                digests[name] = digest_of(data)
     digests.pop(LIST, None)
     return digests, content
 
@@ -100,9 +101,8 @@ def _zip_entries(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(file) as archive:
         _check_layout(file, archive)
         for entry in archive.infolist():
-            if not entry.orig_filename.endswith("/"):
-                with archive.open(entry) as data:
-                    yield entry.orig_filename, data
+            with archive.open(entry) as data:
+                yield entry.orig_filename, data
 
 
 def _check_layout(file: IO[bytes], archive: zipfile.ZipFile) -> None:

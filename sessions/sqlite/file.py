@@ -82,7 +82,7 @@ def open_database(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, 
     Raises `StoreUnavailableError`: its directory or content forbids it.
     """
     _make_directory(file.parent)
-    with _alone(file.parent, busy_seconds):
+    with _alone(file, busy_seconds):
         identity = _make_file(file)
         connection = _connect(file, busy_seconds)
         try:
@@ -99,7 +99,7 @@ def open_for_checkpoints(file: Path, identity: FileIdentity, busy_seconds: float
     Raises `OSError`, `sqlite3.Error`: it cannot be opened, or is another file by now.
     """
     # The file must not be replaced here: the log of one file must not be copied to another.
-    with _alone(file.parent, busy_seconds):
+    with _alone(file, busy_seconds):
         if file_identity(file) != identity:
             raise FileNotFoundError(errno.ENOENT, "the session store was moved or deleted", str(file))
         connection = _connect(file, busy_seconds)
@@ -151,23 +151,26 @@ def _make_directory(directory: Path) -> None:
         directory.mkdir(parents=True)
     except FileExistsError:
         # A user who can write to it can replace the file.
-        if directory.stat().st_mode & stat.S_IWOTH:
+        found = directory.stat()
+        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise StoreUnavailableError(
-                f"sessions are not stored in {directory}, where every user can write: name a new folder in it, or "
-                f"remove the permission with `chmod o-w`"
+                f"sessions are not stored in {directory}, where other users can write: name a new folder in it, or "
+                f"remove the permission with `chmod go-w`"
             ) from None
         return
     directory.chmod(0o700)
 
 
 @contextmanager
-def _alone(directory: Path, busy_seconds: float) -> Iterator[None]:
-    # Files in `directory` are created and prepared by one process at a time.
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _alone(file: Path, busy_seconds: float) -> Iterator[None]:
+    # Files of a folder are created and prepared by one process at a time.
+    descriptor = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + busy_seconds
         while not _is_locked(descriptor):
             if time.monotonic() > deadline:
+                if file.exists():  # whoever can read the folder can hold its lock without an end
+                    break
                 raise sqlite3.OperationalError("its folder is locked")
             time.sleep(0.001)
         yield

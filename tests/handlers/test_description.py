@@ -66,6 +66,14 @@ def test_a_model_whose_store_cannot_be_used_is_not_ready(tmp_path: Path, caplog:
     assert told(after)[0] == 200
 
 
+def test_all_who_ask_in_one_batch_share_one_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A try of a store that another process holds takes seconds, which the requests of the batch wait."""
+    tries: list[object] = []
+    monkeypatch.setattr(StoreSessions, "available", lambda sessions: tries.append(sessions) or True)
+
+    assert len({response.body for response in make_session_service().handle([DESCRIBE] * 64)}) == len(tries) == 1
+
+
 def test_asking_leaves_no_session() -> None:
     service = make_session_service()
     service.handle([DESCRIBE])

@@ -47,6 +47,9 @@ def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, mo
         store_in(tmp_path).read(["a"])
     os.close(descriptor)
     write(store_in(tmp_path), "a", b"record")
+    fcntl.flock(held := os.open(tmp_path, os.O_RDONLY), fcntl.LOCK_EX)  # for ever, by any user who can read the folder
+    assert read(store_in(tmp_path), "a") == b"record"
+    os.close(held)
 
 
 @pytest.mark.few(1)

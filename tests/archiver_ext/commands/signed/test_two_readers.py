@@ -50,6 +50,14 @@ def outside(content: bytes) -> bytes:
     return file.getvalue()
 
 
+def folder_outside(content: bytes) -> bytes:
+    """A folder that leads out of the folder."""
+    file = io.BytesIO(content)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("../../evil/", "")
+    return file.getvalue()
+
+
 def other_name(content: bytes) -> bytes:
     """A name that differs between the entry and the directory."""
     return content.replace(b"codec_of_tests.py", b"codec_of_tests.pz", 1)
@@ -61,7 +69,7 @@ def other_size(content: bytes) -> bytes:
     return content[:flags] + b"\x08\x00" + content[flags + 2 :]
 
 
-@pytest.mark.parametrize("trick", [prefix, hidden_entry, second_entry, outside, other_name, other_size])
+@pytest.mark.parametrize("trick", [prefix, hidden_entry, second_entry, outside, folder_outside, other_name, other_size])
 def test_a_zip_that_two_readers_see_differently_is_refused(
     made: Path, tmp_path: Path, verify: Callable[..., Said], trick: Callable[[bytes], bytes]
 ) -> None:
