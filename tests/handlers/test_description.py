@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from fake_model import FakeModel, make_manifest
@@ -68,10 +69,10 @@ def test_a_model_whose_store_cannot_be_used_is_not_ready(tmp_path: Path, caplog:
 
 def test_all_who_ask_in_one_batch_share_one_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """A try of a store that another process holds takes seconds, which the requests of the batch wait."""
-    tries: list[object] = []
-    monkeypatch.setattr(StoreSessions, "available", lambda sessions: tries.append(sessions) or True)
+    monkeypatch.setattr(StoreSessions, "available", tries := Mock(return_value=True))
 
-    assert len({response.body for response in make_session_service().handle([DESCRIBE] * 64)}) == len(tries) == 1
+    assert len({response.body for response in make_session_service().handle([DESCRIBE] * 64)}) == 1
+    assert tries.call_count == 1
 
 
 def test_asking_leaves_no_session() -> None:

@@ -49,13 +49,10 @@ def test_nobody_else_can_read_the_files(tmp_path: Path, mask: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("mode", "owner"), [(0o1777, 0), (0o775, 0), (0o755, 4321)])
-def test_sessions_are_not_kept_where_other_users_can_write(tmp_path: Path, mode: int, owner: int) -> None:
+@pytest.mark.parametrize("mode", [0o1777, 0o775])
+def test_sessions_are_not_kept_where_other_users_can_write(tmp_path: Path, mode: int) -> None:
     """Another user could replace our file. The message says what to do."""
     tmp_path.chmod(mode)
-    if owner and os.geteuid() != 0:
-        pytest.skip("needs root")
-    os.chown(tmp_path, owner or -1, -1)
     with pytest.raises(StoreUnavailableError, match="where other users can write: name a new folder in it"):
         store_in(tmp_path).read(["a"])
 

@@ -16,7 +16,6 @@ from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest
-from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.handlers.runtime import loader
 from torchserve_neuron_lstm.handlers.runtime import loader as loading
 from torchserve_neuron_lstm.handlers.runtime.loader import installed_version, load_archive, planner_from_manifest
@@ -149,18 +148,6 @@ def test_a_program_that_answers_other_than_declared_does_not_load(archive: Path)
 
     with pytest.raises(RuntimeError, match="declares output 'sums'"):
         load_archive(archive, threads=1)
-
-
-@pytest.mark.parametrize("file", ["weights.pt", "codec_of_tests.py", "torchserve_neuron_lstm/handlers/service.py"])
-def test_a_changed_or_missing_file_stops_the_load_and_is_named(archive: Path, file: str) -> None:
-    content = (archive / file).read_bytes()
-    for changed in (content + b" ", content[:10], b""):
-        (archive / file).write_bytes(changed)
-        with pytest.raises(RuntimeError, match=f"{file} was changed"):
-            check_folder(str(archive), None)
-    (archive / file).unlink()
-    with pytest.raises(RuntimeError, match=file):
-        check_folder(str(archive), None)
 
 
 def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path) -> None:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import sqlite3
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from session_service import ask, make_service, piece
+from session_service import ask, make_service, make_store, piece
 
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import CachedSession, SessionCache, StoreSessions
 from torchserve_neuron_lstm.sessions.session import Reply, Session
@@ -78,16 +77,11 @@ def test_a_session_that_ended_takes_no_memory_and_its_last_request_can_be_repeat
         assert list(sessions.cache.find("ab")) == ["b"]
 
 
-def test_the_record_of_another_session_is_a_damaged_one(tmp_path: Path) -> None:
+def test_the_record_of_another_session_is_a_damaged_one() -> None:
     """An index with a flipped bit, or whoever can write to the store, leads to it."""
-    with closing(SqliteStore(tmp_path, "m", LIMITS)) as store:
-        service = make_service(StoreSessions(store))
-        ask(service, piece([1], id="a", start="true"), piece([50], id="b", start="true"))
-        with closing(sqlite3.connect(store.file)) as connection:
-            (one, other) = connection.execute("SELECT key, record FROM session").fetchall()
-            connection.execute("UPDATE session SET record = ? WHERE key = ?", (one[1], other[0]))
-            connection.execute("UPDATE session SET record = ? WHERE key = ?", (other[1], one[0]))
-            connection.commit()
-        found = ask(make_service(StoreSessions(store)), piece([2], id="a", step="1"), piece([2], id="b"))
+    service = make_service(StoreSessions(store := make_store()))
+    ask(service, piece([1], id="a", start="true"), piece([50], id="b", start="true"))
+    store.entries = {"a": store.entries["b"], "b": store.entries["a"]}
+    found = ask(make_service(StoreSessions(store)), piece([2], id="a", step="1"), piece([2], id="b"))
 
-        assert [body["type"] for _, body in found] == ["SessionDamaged"] * 2
+    assert [body["type"] for _, body in found] == ["SessionDamaged"] * 2

@@ -109,11 +109,7 @@ def test_halves_are_sent_as_bytes_alone(datatype: str, dtype: DType) -> None:
         ({"inputs": [ids(contents={"int_contents": [1, 2]})]}, "in int64_contents, got int_contents"),
         ({"inputs": [ids(datatype="BYTES", contents={"bytes_contents": [b"1"]})]}, "'BYTES' has no typed contents"),
         ({"inputs": [ids(datatype="INT8", contents={"int_contents": [300]})]}, "out of the range of INT8"),
-        (
-            {"inputs": [ids(contents={"int64_contents": [1] * 850_000})]},
-            "850000 numbers of INT64 are more than are left",
-        ),
-        ({"inputs": [ids(contents={"int64_contents": [1] * 5 * 10**5})] * 2}, r"inputs[1]: 500000 numbers"),
+        ({"inputs": [ids(contents={"int64_contents": [1] * 5 * 10**5})] * 2}, "inputs[1]: 500000 numbers of INT64"),
         ({"inputs": [ids(shape=[1] * 33)], "raw_input_contents": [b"1"]}, "expected at most 32 sizes, got 33"),
         ({"inputs": [ids(parameters={"shared_memory_region": {"string_param": "a"}})]}, "shared_memory_region"),
     ],

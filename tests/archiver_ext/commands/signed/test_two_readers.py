@@ -42,20 +42,16 @@ def second_entry(content: bytes) -> bytes:
     return file.getvalue()
 
 
-def outside(content: bytes) -> bytes:
+def outside(content: bytes, name: str = "../evil.py") -> bytes:
     """A name that leads out of the folder."""
     file = io.BytesIO(content)
     with zipfile.ZipFile(file, "a") as archive:
-        archive.writestr("../evil.py", "")
+        archive.writestr(name, "")
     return file.getvalue()
 
 
 def folder_outside(content: bytes) -> bytes:
-    """A folder that leads out of the folder."""
-    file = io.BytesIO(content)
-    with zipfile.ZipFile(file, "a") as archive:
-        archive.writestr("../../evil/", "")
-    return file.getvalue()
+    return outside(content, "../../evil/")
 
 
 def other_name(content: bytes) -> bytes:
