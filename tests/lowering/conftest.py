@@ -7,4 +7,4 @@ import torch
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Give every model the same weights in each run."""
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
