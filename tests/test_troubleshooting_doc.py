@@ -13,6 +13,7 @@ import pytest
 import ts
 from import_rules import FOLDERS
 
+pytestmark = pytest.mark.xdist_group("troubleshooting")  # the sources are read once
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 MESSAGES = re.findall(r"^### (?:`(.+?)`)", TEXT, re.MULTILINE)

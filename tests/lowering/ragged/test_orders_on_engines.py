@@ -21,6 +21,7 @@ from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
+pytestmark = pytest.mark.xdist_group("orders")  # each model is lowered once, for all engines
 CONFIG = one_input("[batch, time, 3]", length="[4, 64]")
 LENGTHS = (64, 40, 33, 9, 5, 3, 2, 1)
 INFINITY = float("inf")
