@@ -30,12 +30,18 @@ def difference(ours: torch.Tensor, eager: torch.Tensor, tolerance: tuple[float, 
 
 
 def next_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the next greater float of each element; integers as they are."""
-    return torch.nextafter(tensor, tensor.new_tensor(math.inf)) if tensor.is_floating_point() else tensor
+    """Return the next greater float of each of half of the elements, drawn; all others, and integers, as they are.
+
+    Equal values become different ones: a model that divides by their deviation follows from rounding errors alone.
+    """
+    if not tensor.is_floating_point():
+        return tensor
+    drawn = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    return torch.where(drawn, torch.nextafter(tensor, tensor.new_tensor(math.inf)), tensor)
 
 
 def allowed_rounding(result: torch.Tensor, changed: torch.Tensor) -> float:
-    """Return a bound of rounding errors: 32 times the change of a result whose inputs are the next greater floats."""
+    """Return a bound of rounding errors: 64 times the change of a result with `next_values` of its inputs."""
     if result.shape != changed.shape or result.numel() == 0:
         return 0.0
-    return 32 * float((changed.double() - result.double()).abs().nan_to_num(0, 0, 0).max())
+    return 64 * float((changed.double() - result.double()).abs().nan_to_num(0, 0, 0).max())

@@ -103,8 +103,7 @@ def _odd_case(
 ) -> VerificationCase | None:
     """Draw a request of one kind of values; None if eager mode does not take it.
 
-    Of large values, rounding errors are large too: an output may differ by as much as 32 times what it changes by if
-    each value is the next greater float32.
+    Of large values, rounding errors are large too: an output may differ by as much as `allowed_rounding` says.
     """
     inputs = [random_values_of(kind, spec, spec.item_sizes(length), rng, _UNKNOWN_VOCABULARY) for spec in specs]
     try:

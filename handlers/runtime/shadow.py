@@ -163,7 +163,7 @@ def worst_difference(
 ) -> Worst:
     """Compare the outputs of a request with those of the model's own code.
 
-    Rounding errors are allowed beside the tolerance: they are estimated by the answer to the next greater floats.
+    Rounding errors are allowed beside the tolerance: they are estimated by the answer to `next_values`.
     """
     expected = answer(tensors, length)
     worst = _worst(outputs, expected, [0.0] * len(expected), manifest)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.backends.differences import difference
+from torchserve_neuron_lstm.backends.differences import allowed_rounding, difference, next_values
 
 
 @given(st.floats(allow_nan=True), st.floats(allow_nan=True))
@@ -21,3 +21,20 @@ def test_a_difference_is_finite_only_between_finite_numbers_or_equals(ours: floa
 
     assert (error == 0 == ratio) if same else error > 0
     assert same or bool(torch.isfinite(a) & torch.isfinite(b)) or error == ratio == float("inf")
+
+
+def test_what_follows_from_rounding_errors_alone_may_differ() -> None:
+    """Equal timesteps divided by their deviation: 0, or the rounding errors of an engine that adds in another order."""
+    x = torch.full((16, 5), 300.0)
+
+    def normalized(values: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
+        products = values @ torch.linspace(-1.0, 2.0, 30).sin().reshape(5, 6)
+        deviations = (products + errors) - (products + errors).mean(0)
+        return deviations / (deviations.square().mean(0) + 1e-10).sqrt()
+
+    eager = normalized(x, torch.zeros(6))
+    other_order = normalized(x, torch.tensor([[3e-5], [0.0]]).repeat(8, 6))
+    rounding = allowed_rounding(eager, normalized(next_values(x), torch.zeros(6)))
+
+    assert difference(other_order, eager, (1e-5, 0.0))[1] > 100
+    assert difference(other_order, eager, (1e-5 + rounding, 0.0))[1] <= 1
