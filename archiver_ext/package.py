@@ -19,6 +19,7 @@ from ..backends.torch_files import disk_size
 from ..config.engine_choice import AUTO
 from ..config.load import load_config
 from ..config.manifest_writer import write_manifest
+from ..config.own_model import ShortSequences
 from ..config.schema import ServingConfig, Tolerance
 from ..handlers.runtime.loader import load_archive
 from ..handlers.runtime.own_model import load_script
@@ -42,8 +43,9 @@ from .evaluation.selection import candidate_engines, select_fastest
 from .evaluation.trials import AllDiffer, install_engine, prepare_trials, write_constants
 from .evaluation.verification_cases import NotRepeatable
 from .model_class import importable
+from .own_model.beside_programs import compare_once, prepare_shadow, prepare_short
+from .own_model.described import non_persistent_buffers
 from .own_model.package import OwnModelResult, package_own_model
-from .own_model.shadowed import compare_once, prepare_shadow
 from .report_parts import cpu_operators
 from .user_model import build_model
 
@@ -192,9 +194,10 @@ class _Packaging:
             check_bucket_selector(config, tree)
             build = self._build_input()
             shadowed = None if config.shadow is None else prepare_shadow(build, config.shadow, model, self._model_file)
-            constants = {} if shadowed is None else shadowed.constants
+            short = self._short(build, program, model, notes)
+            constants = {} if shadowed is None and short is None else non_persistent_buffers(model)
             write_constants(tree, {**constants, **program.constants})
-            build = replace(build, shadow=None if shadowed is None else shadowed.shadow)
+            build = replace(build, shadow=None if shadowed is None else shadowed.shadow, short=short)
             compiler = CandidateCompiler(config, program, directory, work, self.console, processes)
             trials = prepare_trials(build, compiler, model)
             results = trials.run([compiler.candidate(engine) for engine in engines])
@@ -214,6 +217,16 @@ class _Packaging:
             cpu_operators=cpu_operators(selected.manifest, ArchiveReader(tree)),
             notes=(*notes, *unused_input_notes(program, config)),
         )
+
+    def _short(
+        self, build: BuildInput, program: LoweredModel, model: torch.nn.Module, notes: list[str]
+    ) -> ShortSequences | None:
+        """Let the model's own code answer what is too short for the programs, if it can."""
+        try:
+            return prepare_short(build, program, model, self._model_file)
+        except PackagingError as error:
+            notes.append(f"requests of fewer than {program.shortest} timesteps are refused: {error}")
+            return None
 
     def _load(self, notes: list[str]) -> torch.nn.Module:
         """Load the user's code and weights from the tree; only the weights of a checkpoint stay in it."""

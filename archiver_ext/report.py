@@ -99,11 +99,16 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
 
 def _padding(manifest: Manifest) -> str:
     served = "requests are padded to the next larger bucket, and each is answered as alone"
-    if manifest.shortest == 1:
+    if manifest.short is not None:
+        served += (
+            f". The model's own code answers requests of fewer than {manifest.shortest} timesteps, because it does "
+            "something else with them"
+        )
+    if manifest.shortest_accepted == 1:
         return served
     return (
-        f"{served}. Requests of fewer than {manifest.shortest} timesteps are refused: the model fails on them, or "
-        "branches on their number of timesteps"
+        f"{served}. Requests of fewer than {manifest.shortest_accepted} timesteps are refused: the model fails on "
+        "them, or branches on their number of timesteps"
     )
 
 

@@ -25,7 +25,7 @@ from .manifest_values import (
     valid_grid,
     valid_spec,
 )
-from .own_model import OwnModel, Shadow
+from .own_model import OwnModel, Shadow, ShortSequences
 
 FILE_NAME = "variants.json"
 FORMAT = 1
@@ -178,7 +178,9 @@ class Manifest:
     streaming: Optional[SessionSettings] = None
     """None: each request is a whole sequence; else each request is a chunk of a session."""
     shortest: Annotated[int, positive] = 1
-    """Timesteps of the shortest sequence that the model takes."""
+    """Timesteps of the shortest sequence that the programs take."""
+    short: Optional[ShortSequences] = None
+    """Those that the model's own code answers because they are shorter. None: there are none."""
     accepted: tuple[AcceptedRange, ...] = ()
     """Ranges of inputs outside of which requests are refused: the programs hold within them only."""
     limits: RequestLimits = _LIMITS
@@ -191,6 +193,16 @@ class Manifest:
     tolerance: ErrorTolerance = _TOLERANCE
     produced_by: dict[str, str] = field(default_factory=dict)
     """Versions at packaging time, by distribution."""
+
+    @cached_property
+    def shortest_accepted(self) -> int:
+        """Timesteps of the shortest sequence that is answered."""
+        return self.shortest if self.short is None else self.short.shortest
+
+    @cached_property
+    def programs_from(self) -> int:
+        """Timesteps of the shortest sequence that programs answer; more than all, where there are none."""
+        return self.shortest if self.model is None else self.longest + 1
 
     @cached_property
     def input_names(self) -> frozenset[str]:

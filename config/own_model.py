@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from .json_codec import abbreviate, relative_path
-from .manifest_values import module_name
+from .manifest_values import module_name, positive
 
 Tree = Mapping[str, Any]
 """An argument of forward(), or a part of one: a mapping with one of the keys of `_KINDS`.
@@ -82,6 +82,15 @@ class OwnModel:
     """Whether a file imports another one of the archive within a function, so that calls may import it."""
     reason: str
     """The reason why it is not lowered, for people: the refusal with its line, or the configuration."""
+
+
+@dataclass(frozen=True)
+class ShortSequences:
+    """Sequences that are too short for the programs of a lowered model, which its own code answers."""
+
+    shortest: Annotated[int, positive]
+    """Timesteps of the shortest one."""
+    model: OwnModel
 
 
 @dataclass(frozen=True)

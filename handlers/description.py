@@ -36,7 +36,7 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "tolerance": manifest.tolerance._asdict(),
         "runs": {"as": manifest.kind, "reason": manifest.kind_reason, "shapes": manifest.shapes},
         "longest": manifest.longest,
-        **({"shortest": manifest.shortest} if manifest.shortest > 1 else {}),
+        **({"shortest": manifest.shortest_accepted} if manifest.shortest_accepted > 1 else {}),
         "carried": [_describe_tensor(value.spec) for value in manifest.carried],
         "streaming": None if manifest.streaming is None else _describe_streaming(manifest.streaming),
         "checks": [check.bucket._asdict() | {"max_error": check.max_error} for check in manifest.checks],

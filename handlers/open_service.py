@@ -99,7 +99,7 @@ def _shadowed(archive: LoadedArchive, directory: Path) -> ShadowedModel | None:
 
 
 def _with_counts(batch: BatchMetrics, shadowed: ShadowedModel) -> BatchMetrics:
-    by_model = len(batch.stats.lengths) if shadowed.answers_itself else 0
+    by_model = len(batch.stats.lengths) if shadowed.answers_itself else batch.by_model
     counts = shadowed.take_counts()
     compared, different, dropped = (counts[name] for name in ("compared", "different", "dropped"))
     return batch._replace(by_model=by_model, compared=compared, different=different, dropped=dropped)

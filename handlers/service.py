@@ -96,7 +96,7 @@ class Service:
                 self.clock() - started,
                 replayed=sum([response.replayed for response in responses]),
                 expired=0 if self.sessions is None else self.sessions.expired(),
-                by_model=0 if self.model.manifest.model is None else len(stats.lengths),
+                by_model=sum([length < self.model.manifest.programs_from for length in stats.lengths]),
             )
         )
         return responses

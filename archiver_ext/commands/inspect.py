@@ -188,10 +188,18 @@ def _facts(manifest: Manifest) -> list[str]:
         f"overflow    {manifest.overflow}",
         *([f"selector    {manifest.kernel} selects the bucket of each sequence"] if manifest.kernel else []),
         *(["placement   each worker is pinned to its own cores"] if manifest.placement else []),
+        *_short(manifest),
         *_shadow(manifest.shadow),
         *_streaming(manifest.streaming),
         f"made by     {made}",
     ]
+
+
+def _short(manifest: Manifest) -> list[str]:
+    if manifest.short is None:
+        return []
+    file = manifest.short.model.file
+    return [f"short       fewer than {manifest.shortest} timesteps are answered by {file}'s own code"]
 
 
 def _shadow(shadow: Shadow | None) -> list[str]:

@@ -21,7 +21,7 @@ from ...config.manifest import (
     Variant,
     sha256_of,
 )
-from ...config.own_model import Shadow
+from ...config.own_model import Shadow, ShortSequences
 from ...config.schema import ServingConfig
 from ...lowering.chunks.streaming import state_compatibility_id
 from ..archive import layout
@@ -42,6 +42,8 @@ class BuildInput:
     threads: int
     shadow: Shadow | None = None
     """The comparison of answers with the model's own code."""
+    short: ShortSequences | None = None
+    """The sequences that this code answers."""
 
 
 def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
@@ -55,7 +57,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
             RequiredPackage(need.distribution, need.module, need.version)
             for need in _requirements(engine, config, _sources(build, candidate))
         )
-        + imported_by(build.tree, None if build.shadow is None else build.shadow.model),
+        + imported_by(build.tree, next((use.model for use in (build.shadow, build.short) if use is not None), None)),
         host={**engine.host(), **symbol_versions(_programs(build, candidate).rglob("*.so"))},
         inputs=program.inputs,
         takes_lengths=program.takes_lengths,
@@ -68,6 +70,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         shapes="any" if has_dynamic_shape(engine, program) else "grid",
         longest=config.longest,
         shortest=program.shortest,
+        short=build.short,
         accepted=tuple(
             AcceptedRange(spec.name, *map(float, spec.value_range))
             for spec in program.inputs

@@ -134,6 +134,7 @@ def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
         engine.name,
         cpu_segments=any(target.rglob(SEGMENTS)),
         store=None if streaming is None else streaming.store,
+        own_model=build.short is not None,
         shadow=build.shadow is not None,
     )
     layout.copy_serving_files(build.tree, layout.package_directory(), files)

@@ -47,7 +47,7 @@ from ..evaluation.trials import write_constants
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import imported_by
 from .learned_outputs import learned_outputs
-from .trial import EagerFailure, Trial, answer, batch_of, equal, try_model
+from .trial import EagerFailure, Trial, answer, batch_of, equal, lengths_to_answer, try_model
 
 ENGINE = "eager"
 """The engine that an archive names: torch runs the model operator by operator."""
@@ -93,7 +93,7 @@ def package_own_model(
     make = partial(make_program, build, description, constants)
     name = description.name if config.model.method is None else f"{description.name}.{config.model.method}"
     try:
-        trial = try_model(make, name, config, shortest := shortest_length(model, config))
+        trial = try_model(make, name, config, lengths_to_answer(config, shortest := shortest_length(model, config)))
     except EagerFailure as failure:
         if isinstance(refusal, (InputsDoNotFit, FailsEagerly)):
             raise refusal from failure

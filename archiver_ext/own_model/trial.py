@@ -75,15 +75,15 @@ def _observed(place: str, tensor: torch.Tensor) -> Observed:
     return Observed(place, "" if unknown else dtype, tuple(tensor.shape))
 
 
-def try_model(make: MakeProgram, name: str, config: ServingConfig, shortest: int) -> Trial:
-    """Answer requests twice, the second time in the opposite order, and compare the answers bit for bit.
+def try_model(make: MakeProgram, name: str, config: ServingConfig, to_answer: Sequence[int]) -> Trial:
+    """Answer requests of these timesteps twice, then in the opposite order, and compare the answers bit for bit.
 
     Raises `EagerFailure`: the model fails on one request, and not only at some numbers of timesteps.
     Raises `PackagingError`: its answers differ, and not because it draws random numbers.
     """
     program = make(())
     with _kept_generators():
-        lengths, failure = _taken(program, name, config, lengths_to_answer(config, shortest))
+        lengths, failure = _taken(program, name, config, to_answer)
         requests = tuple(_drawn(config, lengths))
         first = [answer(program, request, name, config) for request in requests]
         rewritten = tuple(program.state.unnoticed())

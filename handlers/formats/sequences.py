@@ -124,10 +124,10 @@ def _common_length(tensors: Sequence[torch.Tensor], inputs: Sequence[TensorSpec]
 def _check_length(length: int, manifest: Manifest) -> None:
     if length > manifest.limits.timesteps:
         check_timesteps(length, "the sequence", manifest)
-    if length < manifest.shortest:
+    if length < manifest.shortest_accepted:
         raise RequestError(
             "LengthNotAccepted",
-            f"a sequence of {length} timesteps is not accepted: the model takes {manifest.shortest} or more",
+            f"a sequence of {length} timesteps is not accepted: the model takes {manifest.shortest_accepted} or more",
         )
     lengths = manifest.grid.lengths
     if length > manifest.longest:

@@ -39,7 +39,7 @@ from .bucket_memory import check_memory
 from .user_code import Importing, own_modules, selected_lengths
 
 if TYPE_CHECKING:
-    from .own_model import OwnProgram
+    from .own_model import Answer, OwnProgram
 
 Programs = Mapping[Optional[Bucket], Program]
 """The loaded programs of one role, by the bucket that each serves; None serves every one."""
@@ -86,7 +86,7 @@ class LoadedArchive:
     """Threads that each program may use."""
     programs: Mapping[ProgramRole, Programs]
     own: OwnProgram | None = None
-    """The model itself, if it answers in place of programs."""
+    """The model itself, if it answers in place of programs, or what is too short for them."""
 
     @property
     def cost(self) -> CostModel:
@@ -114,7 +114,7 @@ class LoadedArchive:
         return getattr(self.programs["chunk"].get(None), "chain", None)
 
     @cached_property
-    def _answer(self) -> Callable[[Sequence[torch.Tensor], int], Tensors] | None:
+    def _answer(self) -> Answer | None:
         """The function by which the model itself answers one request."""
         return None if self.own is None else self.own.answering(self.manifest.outputs)
 
@@ -148,8 +148,8 @@ class LoadedArchive:
         it is resumed. Else the carry is empty.
         """
         facts = self.manifest
-        if self._answer is not None:
-            return [self._answer(tensors, length) for tensors, length in zip(sequences, lengths)], ()
+        if (answer := self._answer) is not None and min(lengths) < facts.programs_from:
+            return self._run_beside(answer, sequences, lengths, pad), ()
         with torch.no_grad():
             if resumed is not None:
                 return resume_chunks(plan, sequences, lengths, self.chunk_signature, self.run, resumed, self.chain)
@@ -158,6 +158,20 @@ class LoadedArchive:
                 return execute_chunks(plan, sequences, lengths, signature, self.run, pad, self.chain), ()
             run = partial(self.run, "sequence")
             return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad), ()
+
+    def _run_beside(
+        self, answer: Answer, sequences: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], pad: Pad
+    ) -> list[Tensors]:
+        """Let the model itself answer the sequences that the programs do not take, and these the others."""
+        first = self.manifest.programs_from
+        by_programs: Iterator[Tensors] = iter(())
+        if longer := [index for index, length in enumerate(lengths) if length >= first]:
+            others = [lengths[index] for index in longer]
+            by_programs = iter(self.run_plan(self.plan(others), [sequences[index] for index in longer], others, pad)[0])
+        return [
+            answer(tensors, length) if length < first else next(by_programs)
+            for tensors, length in zip(sequences, lengths)
+        ]
 
 
 def load_archive(
@@ -193,7 +207,9 @@ def load_archive(
         manifest=manifest,
         planner=planner_from_manifest(manifest, select(manifest, directory)),
         threads=threads,
-        programs=_load_programs(directory, manifest, threads, weights) if own is None else {"sequence": {None: own}},
+        programs=_load_programs(directory, manifest, threads, weights)
+        if own is None or manifest.model is None
+        else {"sequence": {None: own}},
         own=own,
     )
     if manifest.model is not None and not manifest.model.answers_padding:
@@ -207,15 +223,16 @@ def load_archive(
 def _load_own_model(
     directory: Path, manifest: Manifest, threads: int, weights: Weights, importing: Importing
 ) -> OwnProgram | None:
-    """Make the model itself. Only archives that are served by it carry the files for it."""
-    if manifest.model is None:
+    """Make the model itself. Only archives that are served by it, or in part, carry the files for it."""
+    model = manifest.model if manifest.short is None else manifest.short.model
+    if model is None:
         return None
     from .own_model import load_own_model
 
-    if manifest.model.recurrences is not None:
+    if model.recurrences is not None:
         check_host(manifest.host)
     set_torch_threads(threads)
-    return load_own_model(manifest.model, manifest.inputs, directory, weights, partial(importing, directory), threads)
+    return load_own_model(model, manifest.inputs, directory, weights, partial(importing, directory), threads)
 
 
 def _call_first(archive: LoadedArchive, bucket: Bucket) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from worker import loaded, predict, request
+from worker import answered, loaded, predict, request
 
 import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.config.manifest import read_manifest
 
-from .test_served_itself import BLOCK, archived
+from .test_served_itself import BLOCK, archived, fresh_model
 
 CODE = """
 class Model(nn.Module):
@@ -28,6 +28,21 @@ class Model(nn.Module):
     def forward(self, x):
         y, (h, _) = self.lstm(x)
         return {"steps": y + self.bias, "best": h[0].argmax(1)}
+"""
+SHORT = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, batch_first=True)
+        self.register_buffer("bias", torch.tensor([1.0, 2.0, 3.0, 4.0]), persistent=False)
+
+    def forward(self, x):
+        if x.shape[1] == 1:
+            raise ValueError("one timestep has no difference")
+        y, _ = self.lstm(x)
+        if x.shape[1] <= 3:
+            return {"last": 2 * y[:, -3:] + self.bias, "mean": y.amax(1)}
+        return {"last": y[:, -3:], "mean": y.mean(1)}
 """
 SHADOW = f"{BLOCK}  backend: eager\n  shadow: {{share: 1.0, on_difference: model}}\n"
 METRICS_FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
@@ -117,3 +132,24 @@ def test_code_that_cannot_run_beside_requests_is_refused(
     assert done.returncode == 1
     assert "error: neuron_lstm.shadow: " in done.stdout
     assert said in done.stdout
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lowering", ["auto", "required"])
+def test_short_requests_that_take_another_branch_are_answered_by_the_models_own_code(
+    lowering: str, tmp_path: Path
+) -> None:
+    done = archived(tmp_path, SHORT, f"{BLOCK}  backend: native\n  lowering: {lowering}\n")
+    assert done.returncode == 0, done.stdout
+    requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in (8, 2, 1, 5, 3)]
+
+    responses = answered(tmp_path / "m", [x.tolist() for x in requests])
+
+    least = 2 if lowering == "auto" else 4
+    assert f"Requests of fewer than {least} timesteps are refused" in " ".join(done.stdout.split())
+    model = fresh_model(tmp_path / "source")
+    for x, response in zip(requests, responses, strict=True):
+        assert response.status == (200 if len(x) >= least else 422), response.body
+        for name, tensor in (model(x[None]) if response.status == 200 else {}).items():
+            answer = torch.tensor(json.loads(response.body)[name])
+            torch.testing.assert_close(answer, tensor[0].detach(), atol=1e-5, rtol=1e-5)

@@ -1,25 +1,30 @@
-"""The model's own code in the archive of a lowered model, with which answers are compared while it serves."""
+"""The model's own code beside its programs: it answers what these do not take, and answers are compared with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from ...config.own_model import OwnModel, Shadow
+from ...config.own_model import OwnModel, Shadow, ShortSequences
 from ...config.schema import ServingConfig, ShadowConfig
 from ...handlers.runtime.loader import LoadedArchive
+from ...handlers.runtime.own_model import row_of
 from ...handlers.runtime.shadow import own_answer, worst_difference
 from ...lowering.eager_call import shortest_length
+from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..evaluation.manifest_builder import BuildInput
 from ..evaluation.reference import ReferenceRequest
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import reached_files
-from .trial import try_model
+from .trial import Trial, lengths_to_answer, try_model
+
+_MOST_SHORT = 8
+"""Numbers of timesteps below those of the programs that are tried."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,6 @@ class PreparedShadow:
     """Facts that an archive needs to compare answers."""
 
     shadow: Shadow
-    constants: dict[str, torch.Tensor]
-    """The buffers that no state dict holds."""
     requests: tuple[ReferenceRequest, ...]
 
 
@@ -43,15 +46,44 @@ def prepare_shadow(
     try:
         description = describe_own_model(model, model_file, config, "answers are compared with it (`shadow`)")
         _check_files(description, model_file, config)
-        constants = non_persistent_buffers(model)
-        make = partial(make_program, build, description, constants)
-        trial = try_model(make, description.name, config, shortest_length(model, config))
-        if trial.draws:
-            raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")  # noqa: TRY301 - it is told as the others
+        lengths = lengths_to_answer(config, shortest_length(model, config))
+        described, trial = _tried(build, model, description, lengths)
     except PackagingError as error:
         raise PackagingError(f"neuron_lstm.shadow: {error}. Leave `shadow` out to package it without") from error
-    described = replace(description, answers_padding=trial.answers_padding, rewritten=trial.rewritten)
-    return PreparedShadow(Shadow(settings.share, settings.on_difference, described), constants, trial.requests)
+    return PreparedShadow(Shadow(settings.share, settings.on_difference, described), trial.requests)
+
+
+def prepare_short(
+    build: BuildInput, program: LoweredModel, model: torch.nn.Module, model_file: Path
+) -> ShortSequences | None:
+    """Describe the model for sequences that eager mode takes and the programs do not; None if there are none.
+
+    Raises `PackagingError`: its own code cannot answer them on a host.
+    """
+    shortest = shortest_length(model, build.config)
+    if shortest >= program.shortest or build.config.lowering == "required":
+        return None
+    reason = f"its programs take {program.shortest} timesteps or more"
+    description = describe_own_model(model, model_file, build.config, reason)
+    lengths = range(shortest, program.shortest)[:_MOST_SHORT]
+    described, trial = _tried(build, model, description, lengths)
+    try:
+        for outputs in trial.answers:
+            for (_, tensor), spec in zip(outputs, program.outputs, strict=True):
+                row_of(tensor, spec)
+    except (RuntimeError, ValueError) as error:
+        raise PackagingError(str(error)) from error
+    return ShortSequences(shortest, described)
+
+
+def _tried(
+    build: BuildInput, model: torch.nn.Module, description: OwnModel, lengths: Sequence[int]
+) -> tuple[OwnModel, Trial]:
+    make = partial(make_program, build, description, non_persistent_buffers(model))
+    trial = try_model(make, description.name, build.config, lengths)
+    if trial.draws:
+        raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")
+    return replace(description, answers_padding=trial.answers_padding, rewritten=trial.rewritten), trial
 
 
 def _check_files(description: OwnModel, model_file: Path, config: ServingConfig) -> None:
