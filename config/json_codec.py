@@ -15,6 +15,7 @@ A dataclass can also check its values itself, in `__post_init__`. The message of
 from __future__ import annotations
 
 import json
+import re
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -242,8 +243,8 @@ def _read_leaf(kind: Any, value: Any, path: str) -> Any:
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise _mismatch(kind, value, path)
-    if isinstance(value, str) and not _is_text(value):
-        raise JsonError(f"{path or 'top level'}: expected whole characters, got {abbreviate(value)}")
+    if isinstance(value, str) and _NO_TEXT.search(value):
+        raise JsonError(f"{path or 'top level'}: expected text without control characters, got {abbreviate(value)}")
     if isinstance(value, float) and abs(value) == inf:  # JSON has 1e999
         raise JsonError(f"{path}: expected a finite number, got {value}")
     return value
@@ -290,9 +291,8 @@ def _describe(kind: Any) -> str:
     return " or ".join(map(str, get_args(kind))) if get_origin(kind) is Literal else _NAMES[kind]
 
 
-def _is_text(value: str) -> bool:
-    """Whether a file in UTF-8 can hold it: JSON can name half of a surrogate pair."""
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+_NO_TEXT = re.compile("[\ud800-\udfff\0-\x08\x0b-\x1f\x7f-\x9f]")
+"""Halves of a surrogate pair, which no file in UTF-8 can hold, and control characters, which a terminal would obey."""
 
 
 def _member(path: str, key: str) -> str:

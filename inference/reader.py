@@ -88,11 +88,14 @@ class ArchiveReader:
         Raises `ArchiveError`: it cannot be read.
         """
         try:
-            return str(self._model_entry("modelName"))
+            name = str(self._model_entry("modelName"))
         except ValueError as error:
             raise NamelessArchiveError(f"{self.path} is damaged: {STOCK_MANIFEST} is not JSON ({error})") from error
         except (KeyError, TypeError) as error:
             raise NamelessArchiveError(f"{self.path} does not say what its model is called") from error
+        if not name.isprintable():  # a terminal would obey it
+            raise NamelessArchiveError(f"{self.path} is damaged: the model's name has control characters")
+        return name
 
     def model_version(self) -> str:
         """Read the archive's version, "" if it has none."""
@@ -100,7 +103,7 @@ class ArchiveReader:
             version = self._model_entry("modelVersion")
         except (ValueError, KeyError, TypeError):
             return ""
-        return version if isinstance(version, str) else ""
+        return version if isinstance(version, str) and version.isprintable() else ""
 
     def config_text(self) -> str | None:
         """Read the YAML by which TorchServe starts workers; None if the archive has none."""

@@ -134,3 +134,6 @@ def test_a_file_outside_an_archive_is_none_of_its_files(folder: Path, told: obje
 
     with pytest.raises(ArchiveError, match=message):
         ArchiveReader(folder).file_name("modelFile")
+    (folder / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"modelName": "\\u001b[31m"}}')
+    with pytest.raises(ArchiveError, match="the model's name has control characters"):
+        ArchiveReader(folder).model_name()
