@@ -60,8 +60,10 @@ def prepare_short(
 
     Raises `PackagingError`: its own code cannot answer them on a host.
     """
+    if program.shortest == 1 or build.config.lowering == "required":
+        return None
     shortest = shortest_length(model, build.config)
-    if shortest >= program.shortest or build.config.lowering == "required":
+    if shortest == program.shortest:
         return None
     reason = f"its programs take {program.shortest} timesteps or more"
     description = describe_own_model(model, model_file, build.config, reason)

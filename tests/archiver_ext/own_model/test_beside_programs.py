@@ -30,13 +30,6 @@ class Model(nn.Module):
         return {"steps": y + self.bias, "best": h[0].argmax(1)}
 """
 SHORT = """
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lstm = nn.LSTM(3, 4, batch_first=True)
-        self.register_buffer("bias", torch.tensor([1.0, 2.0, 3.0, 4.0]), persistent=False)
-
-    def forward(self, x):
         if x.shape[1] == 1:
             raise ValueError("one timestep has no difference")
         y, _ = self.lstm(x)
@@ -139,7 +132,9 @@ def test_code_that_cannot_run_beside_requests_is_refused(
 def test_short_requests_that_take_another_branch_are_answered_by_the_models_own_code(
     lowering: str, tmp_path: Path
 ) -> None:
-    done = archived(tmp_path, SHORT, f"{BLOCK}  backend: native\n  lowering: {lowering}\n")
+    done = archived(
+        tmp_path, CODE[: CODE.index("        y, (h")] + SHORT, f"{BLOCK}  backend: native\n  lowering: {lowering}\n"
+    )
     assert done.returncode == 0, done.stdout
     requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in (8, 2, 1, 5, 3)]
 
