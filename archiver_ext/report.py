@@ -102,7 +102,7 @@ def _padding(manifest: Manifest) -> str:
     if manifest.short is not None:
         served += (
             f". The model's own code answers requests of fewer than {manifest.shortest} timesteps, because it does "
-            "something else with them"
+            f"something else with them{'; it draws random numbers' if manifest.short.model.draws else ''}"
         )
     if manifest.shortest_accepted == 1:
         return served

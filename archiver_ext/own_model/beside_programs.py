@@ -48,6 +48,8 @@ def prepare_shadow(
         _check_files(description, model_file, config)
         lengths = lengths_to_answer(config, shortest_length(model, config))
         described, trial = _tried(build, model, description, lengths)
+        if trial.draws:
+            raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")  # noqa: TRY301 - it is told as the others
     except PackagingError as error:
         raise PackagingError(f"neuron_lstm.shadow: {error}. Leave `shadow` out to package it without") from error
     return PreparedShadow(Shadow(settings.share, settings.on_difference, described), trial.requests)
@@ -69,12 +71,13 @@ def prepare_short(
     description = describe_own_model(model, model_file, build.config, reason)
     lengths = range(shortest, program.shortest)[:_MOST_SHORT]
     described, trial = _tried(build, model, description, lengths)
-    try:
-        for outputs in trial.answers:
-            for (_, tensor), spec in zip(outputs, program.outputs, strict=True):
-                row_of(tensor, spec)
-    except (RuntimeError, ValueError) as error:
-        raise PackagingError(str(error)) from error
+    for outputs in trial.answers:
+        if len(outputs) != len(program.outputs):
+            raise PackagingError(f"the model returns {len(outputs)} tensors for them, not {len(program.outputs)}")
+        try:
+            [row_of(tensor, spec) for (_, tensor), spec in zip(outputs, program.outputs, strict=True)]
+        except RuntimeError as error:
+            raise PackagingError(str(error)) from error
     return ShortSequences(shortest, described)
 
 
@@ -83,9 +86,10 @@ def _tried(
 ) -> tuple[OwnModel, Trial]:
     make = partial(make_program, build, description, non_persistent_buffers(model))
     trial = try_model(make, description.name, build.config, lengths)
-    if trial.draws:
-        raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")
-    return replace(description, answers_padding=trial.answers_padding, rewritten=trial.rewritten), trial
+    described = replace(
+        description, draws=trial.draws, answers_padding=trial.answers_padding, rewritten=trial.rewritten
+    )
+    return described, trial
 
 
 def _check_files(description: OwnModel, model_file: Path, config: ServingConfig) -> None:
