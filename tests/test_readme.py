@@ -24,8 +24,6 @@ from torchserve_neuron_lstm.config.load import load_config
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-WORKED = ("surprise.client", "surprise.codec", "streaming.typist", "streaming.codec")
-"""Files of the examples with worked examples."""
 FILES = ("model.py", "weights.py", "model-config.yaml", "client.py")
 
 
@@ -105,7 +103,7 @@ def test_the_tour_of_the_readme_ends_in_the_eager_answer(tour: Path, tour_server
     assert asked.stdout.strip() == str(reply.json)
 
 
-@pytest.mark.parametrize("name", WORKED)
+@pytest.mark.parametrize("name", ["surprise.client", "surprise.codec", "streaming.typist", "streaming.codec"])
 def test_worked_examples_of_the_example_files_hold(name: str) -> None:
     tried = doctest.testmod(import_module(name))
     assert (tried.failed, tried.attempted > 0) == (0, True)

@@ -69,10 +69,9 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "model-config.yaml").write_text(f"{config}  backend: eager\n")
     torch.manual_seed(0)
     torch.save(model_class(folder / "model.py")().state_dict(), folder / "weights.pt")
-    words = "--model-name tagger --version 1.0 --archive-format no-archive"
-    files = {"--model-file": "model.py", "--serialized-file": "weights.pt", "--config-file": "model-config.yaml"}
-    command = ["neuron-lstm", "archive", *words.split(), *(word for pair in files.items() for word in pair)]
-    assert warm_archiver.run(command, folder, os.environ).returncode == 0
+    words = "neuron-lstm archive --model-name tagger --version 1.0 --archive-format no-archive"
+    files = "--model-file model.py --serialized-file weights.pt --config-file model-config.yaml"
+    assert warm_archiver.run([*words.split(), *files.split()], folder, os.environ).returncode == 0
     return folder
 
 

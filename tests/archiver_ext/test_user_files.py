@@ -145,11 +145,8 @@ def test_a_method_with_other_arguments_is_named_in_the_refusal(project: Project)
 def test_analyze_tells_what_it_read(project: Project) -> None:
     """On standard error: the output may be JSON."""
     written(project, key="")
-    words = (
-        "neuron-lstm analyze --model-file model.py --serialized-file weights.pt --config-file model-config.yaml --json"
-    )
-    command = [*words.split(), "--backend", "eager"]
-    done = warm_archiver.run(command, project.folder, project.environment())
+    words = "analyze --model-file model.py --serialized-file weights.pt --config-file model-config.yaml --json"
+    done = project.run("neuron-lstm", *words.split(), "--backend", "eager")
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["backend"] == "eager"

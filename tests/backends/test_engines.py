@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from recurrent import BATCH, CASES, GARBAGE, TIME, Several, exported, largest_er
 
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram, LoadError
-from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_library, instruction_sets
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.versions import release, torch_version
@@ -111,26 +109,15 @@ def _compile(name: str, root: Path) -> Compiled:
     torch.export.save(program, root / "exported.pt2")
     for folder in ("program", "home", "tmp"):
         (root / folder).mkdir()
-    if name == "native":
-        _keep_libraries(root / "home")
     backend = get_backend(name.partition(" ")[0])
     _python(root, COMPILE, backend.name, str(root / "exported.pt2"), str(root / "program"), str(BATCH), str(TIME))
     return Compiled(backend, module, root)
 
 
-def _keep_libraries(home: Path) -> None:
-    """Copy what this user has compiled: the same libraries again are 15 s of a C++ compiler."""
-    (home.parent / "libraries").mkdir()
-    build.build(home.parent / "libraries")
-    if (cache := build._cache_folder()) is not None:
-        kept = home / ".cache" / cache.name
-        kept.mkdir(mode=0o700, parents=True)
-        for library in cache.glob("*.so"):
-            shutil.copy(library, kept)
-
-
 def _python(root: Path, code: str, *arguments: str) -> str:
     environment = {**os.environ, "HOME": str(root / "home"), "TMPDIR": str(root / "tmp"), "OMP_NUM_THREADS": "1"}
+    if arguments[0] == "native":  # its libraries are 15 s of a C++ compiler
+        environment.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     command = [sys.executable, "-c", code, *arguments]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -26,17 +26,11 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 Compile = Callable[..., CompileOutcome]
 
 
-SHARED = pytest.mark.parametrize("server", [pool.fork_server], indirect=True, ids=["shared"])
-"""For tests that leave the server as it is: another one imports torch again."""
-
-
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[ForkServer]:
-    shared: ForkServer | None = getattr(request, "param", None)
-    server = shared or ForkServer()
+def server() -> Iterator[ForkServer]:
+    server = ForkServer()
     yield server
-    if shared is None:
-        server.end()
+    server.end()
 
 
 @pytest.fixture
@@ -83,7 +77,6 @@ def pid_of(tmp_path: Path) -> int:
     return int((tmp_path / "pids").read_text().split()[0])
 
 
-@SHARED
 @pytest.mark.ci
 def test_each_process_has_the_environment_of_its_start(
     processes: CompileProcesses, compiled: Compile, monkeypatch: pytest.MonkeyPatch
@@ -97,7 +90,6 @@ def test_each_process_has_the_environment_of_its_start(
     assert "there is no backend 'good'" in second.reason
 
 
-@SHARED
 def test_a_process_that_ended_between_two_jobs_is_replaced(
     processes: CompileProcesses, compiled: Compile, tmp_path: Path
 ) -> None:
@@ -142,7 +134,6 @@ def test_compilation_is_stopped_while_the_server_imports(
     assert server._process is None
 
 
-@SHARED
 def test_a_process_that_compiles_is_stopped_with_what_it_started(
     processes: CompileProcesses, job: CompileJob, tmp_path: Path
 ) -> None:

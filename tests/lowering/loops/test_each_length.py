@@ -129,12 +129,9 @@ def test_a_loop_that_changes_beyond_its_traces_is_refused_with_its_line(run: Cal
         lower(Cells(run).eval(), LONG)
 
 
-@pytest.mark.parametrize(
-    ("run", "line"),
-    [case if case[0] is reset else pytest.param(*case, marks=pytest.mark.ci) for case in CHANGING],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_a_loop_that_changes_beyond_the_buckets_has_no_sessions(run: Callable[..., Any], line: str) -> None:
+@pytest.mark.few(1)
+@pytest.mark.parametrize("run", [reset, counted_by_results, last_ones])
+def test_a_loop_that_changes_beyond_the_buckets_has_no_sessions(run: Callable[..., Any]) -> None:
     program = lower(Cells(run).eval(), SESSIONS)
 
     assert program.bound is not None
