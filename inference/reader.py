@@ -36,6 +36,8 @@ STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
 """The manifest that torch-model-archiver writes."""
 _MOST_BYTES = 1 << 24
 """The largest file that is read into memory: far more than a manifest or a list has, and less than a zip bomb."""
+_MOST_FACTS = 1 << 13
+"""Bytes of the name and other facts of a file in a .tar.gz."""
 _MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
 """First bytes of a .mar and of a .tar.gz."""
 
@@ -145,7 +147,7 @@ class ArchiveReader:
             if is_zip(self.path):
                 with zipfile.ZipFile(self.path) as file:
                     return {name: _file_of_zip(file, name) for name in file.namelist() if name in names}
-            if tarfile.is_tarfile(self.path):
+            if _is_tar(self.path):
                 return _files_of_tar(self.path, names)
         raise self._not_an_archive()
 
@@ -194,8 +196,8 @@ class ArchiveReader:
         if is_zip(self.path):
             with zipfile.ZipFile(self.path) as file:
                 file.extractall(directory)  # noqa: S202 - zipfile keeps names inside the folder by itself
-        elif tarfile.is_tarfile(self.path):
-            with tarfile.open(self.path) as file:
+        elif _is_tar(self.path):
+            with tarfile.open(self.path, tarinfo=_Member) as file:
                 file.extractall(directory, filter="data")
                 _read_to_end(file)
         else:
@@ -230,6 +232,24 @@ def is_zip(archive: Path) -> bool:
         return zipfile.is_zipfile(file)
 
 
+class _Member(tarfile.TarInfo):
+    """A member of a .tar.gz: Python would read names and other facts of any length, some in quadratic time."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        if not self.isreg() and self.size > _MOST_FACTS:
+            raise tarfile.ReadError(f"the facts of a file have {self.size} bytes: expected at most {_MOST_FACTS}")
+        found: tarfile.TarInfo = super()._proc_member(archive)  # type: ignore[misc]  # documented in its source alone
+        return found
+
+
+def _is_tar(archive: Path) -> bool:
+    try:
+        tarfile.open(archive, tarinfo=_Member).close()
+    except tarfile.TarError:
+        return False
+    return True
+
+
 def _root(directory: Path) -> Path:
     """The files of a .tar.gz are in one folder, which is named after the model."""
     inside = list(directory.iterdir())
@@ -254,7 +274,7 @@ def _check_size(name: str, size: int) -> None:
 def _files_of_tar(archive: Path, names: Collection[str]) -> dict[str, bytes]:
     """Read the named files, each where it comes first."""
     contents: dict[str, bytes] = {}
-    with tarfile.open(archive) as file:
+    with tarfile.open(archive, tarinfo=_Member) as file:
         for member in file:
             name = member.name.partition("/")[2]
             if name in names and name not in contents and (found := file.extractfile(member)):

@@ -137,3 +137,14 @@ def test_a_file_outside_an_archive_is_none_of_its_files(folder: Path, told: obje
     (folder / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"modelName": "\\u001b[31m"}}')
     with pytest.raises(ArchiveError, match="the model's name has control characters"):
         ArchiveReader(folder).model_name()
+
+
+@pytest.mark.timeout(20)
+def test_long_facts_of_a_file_in_a_tar_are_not_read(tmp_path: Path) -> None:
+    """Python would take hours for a million digits, which compress to 1 KB."""
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as file:
+        (member := tarfile.TarInfo("m/variants.json")).pax_headers = {"comment": "9" * 1_000_000}
+        file.addfile(member)
+
+    with pytest.raises(ArchiveError):
+        ArchiveReader(tmp_path / "a.tar.gz").manifest_json()
