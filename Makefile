@@ -55,8 +55,9 @@ demo-ray: $(HOSTS_STAMP) ## a model on two nodes of Ray: a replica is killed, a 
 test test-all: export OMP_WAIT_POLICY = passive
 # Hundreds of processes import the same files, which are compiled once where Python may keep what it compiled.
 test test-all: export PYTHONDONTWRITEBYTECODE =
+test: MARK ?= not ci and not long
 test: $(STAMP) ## tests of every part, also end to end through a real TorchServe: about 8 minutes
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not ci and not long"
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(MARK)"
 
 test-all: MARK ?=
 test-all: $(STAMP) ## the same, and more engines, models and forms; MARK="ci and not long" runs what CI adds to make test

@@ -389,5 +389,5 @@ MORE_LOOPS = (
 FURTHER_LOOPS = (
     *(two_sequences, over_unpacked, layer_by_layer, random_field, stacked_cells, no_recurrence),
     *(changed_state, own_cell_over_attention, channels_in_turn, first_step_apart, own_layers),
-    *(backwards_by_positions, after_a_stride),
+    backwards_by_positions,
 )
