@@ -120,7 +120,7 @@ def is_torchscript(file: Path) -> bool:
     try:
         with zipfile.ZipFile(file) as archive:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
         return False  # another format, or damaged: whoever reads it says so
 
 

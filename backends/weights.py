@@ -59,10 +59,10 @@ def load_checkpoint(path: Path) -> Any:
     Raises `WeightsError`: it is damaged, or holds objects of other classes.
     """
     _require_content(path)
-    mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
-    # The torch of hosts with old accelerators cannot map files.
-    options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}
     try:
+        mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
+        # The torch of hosts with old accelerators cannot map files.
+        options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}
         # As a string: an old torch takes no path of a file to map.
         return torch.load(str(path), map_location="cpu", weights_only=True, **options)
     except pickle.UnpicklingError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,11 @@ def test_a_damaged_checkpoint_is_called_so(tmp_path: Path) -> None:
     for one in (file, nested):
         with pytest.raises(WeightsError, match="damaged"):
             find_weights(one, STATE)
+    content = saved(tmp_path, STATE).read_bytes()
+    for place in range(len(content) - 500, len(content)):  # the directory and its end
+        file.write_bytes(content[:place] + bytes([content[place] ^ 0xE9]) + content[place + 1 :])
+        with suppress(WeightsError, PackagingError):
+            find_weights(file, STATE)
 
 
 def test_tied_weights_are_written_in_both_formats(tmp_path: Path) -> None:
