@@ -382,6 +382,7 @@ MORE_LOOPS = (
     mean_of_states,
     both_directions,
     every_state,
+    after_a_stride,
     reset_by_an_input,
     appended,
 )
