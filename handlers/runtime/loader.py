@@ -22,6 +22,7 @@ from ...backends.interface import Backend, LoadError, Rehearsal, Weights
 from ...backends.interface import LoadedProgram as Program
 from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled, load_sharing_device
 from ...backends.registry import get_backend
+from ...backends.safetensors_file import WeightsError
 from ...backends.target_machine import check_host
 from ...backends.versions import newer_than_tested, release
 from ...backends.weights import read_weights
@@ -200,8 +201,10 @@ def load_archive(
     check_requirements(manifest.requires, manifest.backend)
     threads = threads or (1 if are_threads_lost() else manifest.threads or available_cores())
     files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
-    # Mapped, so that workers share the pages.
-    weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
+    try:  # mapped, so that workers share the pages
+        weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
+    except WeightsError as error:
+        raise LoadError(f"{error}: {REPACKAGE}") from error
     own = _load_own_model(directory, manifest, threads, weights, importing)
     archive = LoadedArchive(
         manifest=manifest,

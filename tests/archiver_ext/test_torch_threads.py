@@ -11,6 +11,7 @@ import torch
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli, torch_threads
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
 from torchserve_neuron_lstm.archiver_ext.torch_threads import worker_threads as threads_of
 
@@ -40,6 +41,7 @@ def archive_with(folder: Path, config: str | None, **facts: object) -> Path:
         manifest["model"]["configFile"] = "model-config.yaml"
         told.write_text(json.dumps(manifest))
         (archive / "model-config.yaml").write_text(config)
+        write_list(archive)
     return archive
 
 

@@ -166,7 +166,7 @@ def test_a_name_that_torchserve_cannot_have_is_refused(
     """A name from an archive of somebody else must not become a second setting or a path."""
     hostile = Path(shutil.copytree(archive, tmp_path / "copy"))
     manifest = hostile / "MAR-INF" / "MANIFEST.json"
-    manifest.write_text(manifest.read_text().replace('"sums"', r'"../x,y=z\nallowed_urls=.*"'))
+    manifest.write_text(manifest.read_text().replace('"sums"', '"../x,y=z;allowed_urls=.*"'))
 
     assert "TorchServe cannot have a model called" in refused(capsys, hostile)
     assert sorted(tmp_path.iterdir()) == [hostile]
