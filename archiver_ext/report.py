@@ -127,6 +127,8 @@ def _precision(outcome: PackagingResult) -> str:
     """The precision of the outputs; with the reason, if it is higher than the requested one."""
     precision, requested = outcome.selected.manifest.precision, outcome.precision
     computes = f"precision: {outcome.selected.backend} computes in {precision}"
+    if beyond := outcome.selected.beyond:
+        computes += f"; its tolerance does not hold for inputs {', '.join(beyond)}"
     if precision == requested:
         return computes
     slower = [other.backend for other in outcome.others if other.manifest.precision == requested]
@@ -171,6 +173,7 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
     return {
         "backend": trial.backend,
         "precision": trial.manifest.precision,
+        "beyond_tolerance": list(trial.beyond),
         "kept": trial is outcome.selected,
         "total_ms": trial.total_ms,
         "threads": None if measurement is None else measurement.threads,

@@ -47,6 +47,8 @@ class CandidateResult:
     """Milliseconds that `auto` compares: a batch of every size, lengths spread evenly up to the longest."""
     simulation: str | None = None
     """Description of the emulated device, where costs are the compiler's estimates. None: measured."""
+    beyond: tuple[str, ...] = ()
+    """Kinds of values for which an engine of a lower precision exceeds its tolerance."""
 
     @property
     def backend(self) -> str:

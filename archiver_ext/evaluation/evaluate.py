@@ -22,7 +22,7 @@ from .input_ranges import with_value_ranges
 from .manifest_builder import BuildInput, build_manifest, with_errors
 from .measured_costs import Costs, MeasuredCosts, measure_costs, with_costs
 from .verification_cases import VerificationCase
-from .verify_programs import verify_programs
+from .verify_programs import kinds_beyond_tolerance, verify_programs
 
 _UNESTIMATED_US = 1.0
 """Planning cost of a program without an estimate, where others have one: not zero."""
@@ -67,7 +67,8 @@ def evaluate_engine(
     measured = with_errors(with_costs(manifest, costs), verified)
     planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
     total_ms = sum(planned.plan(lengths).milliseconds(planned.cost) for lengths in compared_batches(manifest))
-    result = CandidateResult(candidate, tuple(compiled), verified, measured, total_ms, simulation)
+    beyond = kinds_beyond_tolerance(loaded, cases)
+    result = CandidateResult(candidate, tuple(compiled), verified, measured, total_ms, simulation, beyond)
     return EvaluatedEngine(result, planned, torch_threads)
 
 

@@ -47,6 +47,16 @@ def verify_programs(
     return results
 
 
+def kinds_beyond_tolerance(loaded: ServedModel, cases: Sequence[VerificationCase]) -> tuple[str, ...]:
+    """Return the kinds of values for which an engine of a lower precision exceeds its tolerance; none in float32."""
+    manifest = loaded.manifest
+    if manifest.precision == "float32":
+        return ()
+    rows, tolerance = manifest.grid.batches[-1], manifest.tolerance
+    odd = [(case.kind, case) for case in cases if case.kind is not None]
+    return tuple(kind for kind, case in odd if not verify_planned(loaded, manifest, [case], rows, tolerance).passed)
+
+
 _BATCHES = 4
 _MAX_ROWS = 8
 _MAX_CHUNKS = 6

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from fake_model import make_manifest
 
 from torchserve_neuron_lstm.archiver_ext.evaluation import verify
 from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import draw_cases
 from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationResult, verify_bucket, verify_planned
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify_programs import kinds_beyond_tolerance
 from torchserve_neuron_lstm.bucketing.errors import InvariantError
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
+from torchserve_neuron_lstm.config.manifest import ErrorTolerance
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 from . import summing_model
@@ -145,6 +149,20 @@ def test_values_far_from_1_are_run_in_planned_batches() -> None:
     worst = verify_planned(Whole(saturated, made), made, cases, 4, TOLERANCE)
     assert not worst.passed
     assert "with values of about 300" in worst.where
+
+
+def test_the_kinds_of_values_beyond_the_tolerance_of_a_lower_precision_are_named() -> None:
+    made = program()
+    cases = draw_cases(made, GRID, eager, silent)
+
+    def saturated(tensors: Tensors) -> list[torch.Tensor]:
+        return right([tensors[0].clamp(-40, 40), *tensors[1:]])
+
+    manifest = replace(make_manifest(made.inputs, made.outputs, tolerance=ErrorTolerance(1e-2, 1e-2)), grid=GRID)
+    low = Whole(saturated, made, replace(manifest, precision="bfloat16"))
+
+    assert kinds_beyond_tolerance(low, cases) == ("of about 300", "about 50", "about -50")
+    assert kinds_beyond_tolerance(replace(low, manifest=manifest), cases) == ()
 
 
 def test_the_worse_of_two_is_worse_in_every_respect() -> None:
