@@ -31,9 +31,6 @@ LstmOperator = Callable[..., tuple[Tensor, Tensor, Tensor]]
 Widen = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """A function such as `gate_mask_weights`, which may return its results from memory."""
 
-# Saturates a gate: far beyond all sums of weights, yet finite in half precision.
-_SATURATED = 1e4
-
 
 def masked_lstm(
     layer: Layer,
@@ -207,13 +204,13 @@ def gate_mask_weights(weights: Sequence[Tensor]) -> list[Tensor]:
     """Return the weights of an LSTM layer with one more input column.
 
     The column closes the input gate and opens the forget gate. Where it is 1 in x, on padding, the cell state is kept
-    exactly, in any fused LSTM layer. The order of the gates is i, f, g, o.
+    exactly, in any fused LSTM layer. Its weights are beyond all sums, and finite, so that 0 times them is 0. The order
+    of the gates is i, f, g, o.
     """
     w_ih, *others = weights
-    hidden = w_ih.shape[0] // 4
-    column = torch.cat(
-        [w_ih.new_full((hidden, 1), -_SATURATED), w_ih.new_full((hidden, 1), _SATURATED), w_ih.new_zeros(2 * hidden, 1)]
-    )
+    hidden, beyond = w_ih.shape[0] // 4, torch.finfo(w_ih.dtype).max / 2
+    closed, opened = w_ih.new_full((hidden, 1), -beyond), w_ih.new_full((hidden, 1), beyond)
+    column = torch.cat([closed, opened, w_ih.new_zeros(2 * hidden, 1)])
     return [torch.cat([w_ih, column], 1), *others]
 
 

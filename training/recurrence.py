@@ -22,9 +22,6 @@ from torch.nn import functional
 from .packed_layout import PackedLayout, TimeSegment, copied_from_host, packed_layout, time_segments
 from .packing import gather, scatter, scatter_with_mask, use_torch_kernel
 
-# Opens or closes a gate completely: far beyond any sum of weights, yet finite in half precision.
-_SATURATED = 1e4
-
 
 class _Cell(NamedTuple):
     """Kind of recurrence."""
@@ -258,16 +255,17 @@ def _with_mask_column(cell: _Cell, weights: Sequence[Tensor]) -> list[Tensor]:
     """
     w_ih, *others = weights
     columns = w_ih.new_zeros(len(w_ih), 4 - w_ih.shape[1] % 4 if w_ih.is_cuda else 1, device="cpu")
+    beyond = _far_beyond_sums(w_ih)
     if cell.has_cell_state:
         hidden = len(w_ih) // 4
-        columns[:hidden, 0].fill_(-_SATURATED)
-        columns[hidden : 2 * hidden, 0].fill_(_SATURATED)
+        columns[:hidden, 0].fill_(-beyond)
+        columns[hidden : 2 * hidden, 0].fill_(beyond)
     else:
-        columns[:, 0].fill_(-_far_beyond_states(w_ih))
+        columns[:, 0].fill_(-beyond)
     return [torch.cat([w_ih, copied_from_host(columns, w_ih.device)], 1), *others]
 
 
-def _far_beyond_states(weight: Tensor) -> float:
+def _far_beyond_sums(weight: Tensor) -> float:
     """Half of the largest number of the dtype in which a layer computes: finite, so that 0 times it is 0."""
     kind = weight.device.type
     computed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype

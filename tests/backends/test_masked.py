@@ -83,3 +83,10 @@ def test_exports_with_symbolic_batch_and_time(case: Case) -> None:
     assert [(one.shape, one.stride()) for one in promised] == [
         (one.shape, one.stride()) for one in module(*ragged_batch(0.0))
     ]
+
+
+@torch.no_grad()
+def test_gates_with_sums_of_any_size_keep_the_cells_of_ended_rows() -> None:
+    module, batch = Recurrent(Case(need_cell=True)), ragged_batch(0.0)
+    module.core.bias_ih_l0.fill_(2e4)
+    assert largest_error(module(*batch), module.alone(*batch)) <= 1e-5

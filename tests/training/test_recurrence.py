@@ -231,3 +231,11 @@ def test_what_torch_refuses_is_refused(kind: Any) -> None:
         layer(x, state)
 
     assert str(ours.value).splitlines()[0] == str(theirs.value).splitlines()[0]
+
+
+def test_gates_with_sums_of_any_size_keep_the_cells_of_ended_rows() -> None:
+    layer = nn.LSTM(FEATURES, HIDDEN)
+    nn.init.constant_(layer.get_parameter("bias_ih_l0"), 2e4)
+    expected = layer(packed(LENGTHS[0]))[1][1]
+    with patch_vf():
+        torch.testing.assert_close(layer(packed(LENGTHS[0]))[1][1], expected)
