@@ -16,9 +16,10 @@ from ..exporter.export import forward_name
 from ..exporter.shape_conditions import TimeBound, timesteps_beyond
 from ..exporter.subgraph import holder_of, tensors_by_placeholder
 from ..one_request.single_request import SingleExport, example_timesteps, export_request, export_unrolled
+from .each_length import LoopCalls
 from .evaluate import Evaluation
 from .recipe import Count, NotALoop, Recipe
-from .size_uses import LoopCalls, SizeUses
+from .size_uses import SizeUses
 from .trace_writer import Frames, TraceWriter, calls_per_step, find_frames, lists_of_timesteps, mark_fixed_parts
 from .unrolled import simplify
 

@@ -1,19 +1,13 @@
-"""What a model with loops does at other numbers of timesteps than those of its two traces.
-
-A trace of a loop holds no condition: its sizes and its steps are plain numbers. So the code of the model runs at other
-lengths that are served, and its calls are counted by line. As many are expected as follow from both traces.
-"""
+"""Tests and reads of the number of timesteps that a model with loops makes in forward()."""
 
 from __future__ import annotations
 
 import dis
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partialmethod
-from itertools import chain, islice
-from types import CodeType, FrameType
+from itertools import islice
+from types import FrameType
 from typing import Any
 
 import sympy
@@ -24,181 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ...config.schema import ServingConfig
-from ..eager_call import copy_of, eager_answers
-from ..errors import calling_frame, calling_line, format_source_line, is_model_file, is_torch_file, raising_line
+from ..eager_call import copy_of
+from ..errors import calling_frame, calling_line, is_model_file, is_torch_file, raising_line
 from ..exporter.export import example_tensor
-from ..exporter.model_attributes import replaced_each, user_file
+from ..exporter.model_attributes import replaced_each
 from ..exporter.shape_conditions import Branch
 from ..one_request.single_request import request_forward
-
-CalledPlace = tuple[CodeType | None, int, str]
-"""Code and line of the model, and the function of torch that it calls."""
-Call = tuple[CalledPlace, tuple[Any, ...]]
-"""A place, and what its call takes: constants, and the places at which its tensors were made.
-
-Integers may be those of a step, so they are written as what they add to those of the call before.
-"""
-_CONSTANTS = (float, str, bool, torch.dtype)
-_LATER = 3
-_FIXED_PARTS = 4
-"""Most integers of a list that may have a meaning each, such as the sizes of a tensor."""
-_MADE = "_neuron_lstm_made"
-_ALL = 96
-"""Numbers of timesteps that are run one by one."""
-_MOST_STEPS = 12_000
-"""Steps of further runs, which are near numbers in the code of the model or sizes of buckets."""
-
-
-@dataclass(frozen=True)
-class OtherCalls:
-    """A number of timesteps at which a model does something else, with the line."""
-
-    timesteps: int
-    line: str | None
-
-
-class _CountedCalls(TorchFunctionMode):
-    """Mode that counts the calls of the model's code; `names` are those of its tensors by their identity."""
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        super().__init__()
-        self.calls: Counter[Call] = Counter()
-        self._names = names
-        self._at: Counter[CalledPlace] = Counter()
-        self._before: dict[Any, list[int]] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        frame = calling_frame()
-        where = (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
-        place = (*where, getattr(func, "__name__", ""))
-        self.note(place, (*args, *(kwargs or {}).values()))
-        result = func(*args, **(kwargs or {}))
-        for index, made in enumerate(result if isinstance(result, (tuple, list)) else (result,)):
-            if isinstance(made, torch.Tensor) and id(made) not in self._names:
-                setattr(made, _MADE, (place, index, self._at[place]))
-        self._at[place] += 1
-        return result
-
-    def note(self, place: CalledPlace, arguments: Iterable[Any]) -> None:
-        """Count a call with these arguments."""
-        constants: list[Any] = []
-        integers: list[int] = []
-        for argument in arguments:
-            self._write(argument, constants, integers)
-        key = place, tuple(constants)
-        before = self._before.get(key, integers)
-        self._before[key] = integers
-        steps = [b - a if abs(b - a) < 2 else "jump" for a, b in zip(before, integers, strict=False)]
-        self.calls[place, (*constants, *steps)] += 1
-
-    def _write(self, argument: Any, constants: list[Any], integers: list[int]) -> None:
-        """Write an argument of a call; of a list, the places of its tensors, and whether it has the first and last."""
-        if isinstance(argument, torch.Tensor):
-            made, index, number = self._made(argument)
-            constants.append(made)
-            integers += [index, self._at[made] - number]
-        elif isinstance(argument, slice):
-            self._write((argument.start, argument.stop), constants, integers)
-        elif isinstance(argument, (tuple, list)):
-            tensors = [self._made(part) for part in argument if isinstance(part, torch.Tensor)]
-            constants.append(tuple(dict.fromkeys(made for made, _, _ in tensors)))
-            for _, _, number in tensors[:1]:
-                constants.append(min(number, _LATER))
-            for made, _, number in tensors[-1:]:
-                constants.append(min(self._at[made] - number, _LATER))
-            for part in argument[:1] if _is_one_of_each_step(argument) else argument:
-                if not isinstance(part, torch.Tensor):
-                    self._write(part, constants, integers)
-        elif isinstance(argument, int) and not isinstance(argument, bool):
-            integers.append(argument)
-        else:
-            constants.append(repr(argument) if isinstance(argument, _CONSTANTS) else type(argument))
-
-    def _made(self, tensor: torch.Tensor) -> tuple[Any, int, int]:
-        """Return the place at which a tensor was made, or its name, its number among results, and that of the call."""
-        made: tuple[Any, int, int] = getattr(tensor, _MADE, (self._names.get(id(tensor)), 0, 0))
-        return made
-
-
-def _is_one_of_each_step(numbers: Sequence[Any]) -> bool:
-    """Whether a list has the same integer for each step, as the batch sizes of one packed request."""
-    return len(numbers) > _FIXED_PARTS and all(type(number) is int and number == numbers[0] for number in numbers)
-
-
-class LoopCalls:
-    """Calls of a model in eager mode, by the number of timesteps of one request."""
-
-    def __init__(self, model: torch.nn.Module, config: ServingConfig, traced: tuple[int, int]) -> None:
-        """Count the calls at the traced numbers of timesteps, which show how many follow at others."""
-        self._model, self._config, self._traced = copy_of(model), config, traced
-        tensors = (*self._model.named_parameters(), *self._model.named_buffers())
-        self._names = {id(tensor): name for name, tensor in tensors}
-        self._few, self._many = (self._counted(timesteps) for timesteps in traced)
-
-    def first_other(self, lengths: Iterable[int]) -> OtherCalls | None:
-        """Return the first of some lengths at which other calls are made than follow; None without one."""
-        return next((other for length in lengths if (other := self._other(length)) is not None), None)
-
-    def lengths(self, longest: int) -> list[int]:
-        """Return the numbers of timesteps to run, ascending: all of them where these are not many.
-
-        Else those at the edges of the buckets, and beside each number in the code, at which it may branch.
-        """
-        edges = {length for bucket in self._config.grid.lengths for length in (bucket, bucket + 1)}
-        steps, picked = 0, {*range(1, _ALL), *edges, longest}
-        for near in sorted({n for number in self._numbers() for n in (number, number + 1)} - picked):
-            if near <= longest and (steps := steps + near) <= _MOST_STEPS:
-                picked.add(near)
-        return sorted(length for length in picked if self._traced[1] < length <= longest)
-
-    def _numbers(self) -> set[int]:
-        """Return the integers in the code that ran, and in the attributes of the model's own modules."""
-        codes = {code for (code, _, _), _ in self._many if code is not None}
-        parts = [part for part in self._model.modules() if user_file(sys.modules.get(type(part).__module__))]
-        values = chain(*(code.co_consts for code in codes), *(vars(part).values() for part in parts))
-        return {value for value in values if type(value) is int and value > 0}
-
-    def _counted(self, timesteps: int) -> Counter[Call]:
-        counted = _CountedCalls(self._names)
-        with counted:
-            results = eager_answers(self._model, self._config, timesteps, torch.tensor([timesteps]))
-        for result in results:
-            counted.note((None, 0, "return"), ([result],))
-        return counted.calls
-
-    def _other(self, timesteps: int) -> OtherCalls | None:
-        try:
-            calls = self._counted(timesteps)
-        except Exception as error:  # noqa: BLE001 - the user's code
-            return OtherCalls(timesteps, raising_line(error))
-        expected = self._expected(calls, timesteps)
-        others = [call for call in (*calls, *expected) if calls[call] != expected.get(call, 0)]
-        known = {place for place, _ in self._many}
-        others.sort(key=lambda call: call[0] in known)
-        return OtherCalls(timesteps, _line(others[0])) if others else None
-
-    def _expected(self, calls: Mapping[Call, int], timesteps: int) -> dict[Call, int]:
-        """Return how many calls follow; those after a stride grow together, with the number of steps in `calls`."""
-        few, many = self._traced
-        strided: tuple[int, int, int] | None = None
-        expected = {}
-        for key in {**self._few, **self._many}:
-            a, b = self._few[key], self._many[key]
-            slope, left = divmod(b - a, many - few)
-            if left:
-                strided = strided or (a, b, calls[key])
-                first, second, steps = strided
-                slope, left = divmod((b - a) * (steps - first), second - first)
-                expected[key] = a + slope if not left else -1
-            else:
-                expected[key] = a + slope * (timesteps - few)
-        return expected
-
-
-def _line(key: Call) -> str | None:
-    code, line, _ = key[0]
-    return None if code is None else format_source_line(code.co_filename, line)
-
+from .each_length import OtherCalls
 
 Place = tuple[Any, ...]
 """Code of the model, and the expression in it that tests or reads a size, or calls torch with it."""

@@ -22,7 +22,7 @@ _Key = int | tuple[str, int]
 
 @dataclass(frozen=True)
 class _Read:
-    """What a call reads: the result of another call of the same step by its unit, or a tensor by its list and place."""
+    """Value that a call reads: the result of a call of the same step by its unit, or a tensor by its list and place."""
 
     key: _Key
 
