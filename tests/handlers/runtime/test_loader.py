@@ -16,9 +16,9 @@ from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest
-from torchserve_neuron_lstm.handlers.runtime import loader
 from torchserve_neuron_lstm.handlers.runtime import loader as loading
-from torchserve_neuron_lstm.handlers.runtime.loader import installed_version, load_archive, planner_from_manifest
+from torchserve_neuron_lstm.handlers.runtime import requirements
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive, planner_from_manifest
 
 
 def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
@@ -182,13 +182,13 @@ def test_threads_are_the_callers_or_the_manifests_or_all_cores(archive: Path) ->
 def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
     backend: str, distribution: str, packaged: str, here: str, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "installed_version", lambda *_: here)
+    monkeypatch.setattr(requirements, "installed_version", lambda *_: here)
     needs = [(distribution, distribution, packaged)]
     if runs:
-        loading.check_requirements(needs, backend)
+        requirements.check_requirements(needs, backend)
         return
     with pytest.raises(RuntimeError) as refused:
-        loading.check_requirements(needs, backend)
+        requirements.check_requirements(needs, backend)
     assert f"this archive needs {distribution} " in str(refused.value)
     assert f"; version {here} is installed, which cannot run it" in str(refused.value)
     assert f'pip install "{distribution}' in str(refused.value)
@@ -199,8 +199,8 @@ def test_a_torch_newer_than_those_that_were_run_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for here in ("2.15.9", "97.1.0", "97.1.0"):
-        monkeypatch.setattr(loader, "installed_version", lambda *_, here=here: here)
-        loading.check_requirements([("torch", "torch", "2.1.0")], "eager")
+        monkeypatch.setattr(requirements, "installed_version", lambda *_, here=here: here)
+        requirements.check_requirements([("torch", "torch", "2.1.0")], "eager")
 
     newest = "torch 97.1.0 is newer than the newest release that was tested, 2.15"
     assert [record.message for record in caplog.records] == [newest]
@@ -208,7 +208,7 @@ def test_a_torch_newer_than_those_that_were_run_is_logged_once(
 
 def test_a_module_that_another_distribution_brings_is_found() -> None:
     """The distribution onnxruntime-gpu contains onnxruntime."""
-    assert installed_version("torch", "torch") is not None
-    assert installed_version("torch-under-another-name", "torch") == torch.__version__
-    assert installed_version("no-such-thing", "no_such_thing") is None
-    assert installed_version("no-such-thing", "textwrap") is None
+    assert requirements.installed_version("torch", "torch") is not None
+    assert requirements.installed_version("torch-under-another-name", "torch") == torch.__version__
+    assert requirements.installed_version("no-such-thing", "no_such_thing") is None
+    assert requirements.installed_version("no-such-thing", "textwrap") is None
