@@ -121,7 +121,7 @@ def is_torchscript(file: Path) -> bool:
         with zipfile.ZipFile(file) as archive:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
-        return False  # another format, or damaged: whoever reads it says so
+        return False  # another format, or damaged or of a later zip: whoever reads it says so
 
 
 def _refuse_torchscript(file: Path) -> None:

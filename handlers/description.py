@@ -31,6 +31,9 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "shadow": None
         if shadow is None
         else {"share": shadow.share, "on_difference": shadow.on_difference, "model": shadow.model.name},
+        "short": None
+        if manifest.short is None
+        else {"fewer_than": manifest.shortest, "model": manifest.short.model.name},
         "precision": manifest.precision,
         "threads": threads,
         "tolerance": manifest.tolerance._asdict(),

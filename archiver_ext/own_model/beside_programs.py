@@ -75,7 +75,8 @@ def prepare_short(
         if len(outputs) != len(program.outputs):
             raise PackagingError(f"the model returns {len(outputs)} tensors for them, not {len(program.outputs)}")
         try:
-            [row_of(tensor, spec) for (_, tensor), spec in zip(outputs, program.outputs, strict=True)]
+            for (_, tensor), spec in zip(outputs, program.outputs, strict=True):
+                row_of(tensor, spec)
         except RuntimeError as error:
             raise PackagingError(str(error)) from error
     return ShortSequences(shortest, described)

@@ -103,7 +103,7 @@ def capture_refusal(node: Node) -> str | None:
 
 
 def _inner_refusal(target: torch._ops.OpOverload, given: _ExampleArguments) -> str | None:
-    """Why one of the calls that a composite operator makes cannot be captured."""
+    """Return the reason why a call that a composite operator makes cannot be captured."""
 
     def check(inner: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if (reason := _own_refusal(inner, args, kwargs)) is not None:
@@ -119,7 +119,7 @@ def _inner_refusal(target: torch._ops.OpOverload, given: _ExampleArguments) -> s
 
 
 def _own_refusal(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Why an operator that is no composite cannot be captured."""
+    """Return the reason why an operator that is no composite cannot be captured."""
     if target in _INDEXED:
         masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
         return "selects by a mask, so that a size depends on data" if masked else None

@@ -1,4 +1,4 @@
-"""What stands for packed data while a model is traced, for the permutation that sorts it, and for its lengths."""
+"""Placeholders of packed data while a model is traced, of the permutation that sorts it, and of its lengths."""
 
 from __future__ import annotations
 
