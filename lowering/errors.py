@@ -76,9 +76,11 @@ def is_torch_file(filename: str) -> bool:
 @cache  # lowering asks for each module that is imported, several times
 def is_user_file(filename: str) -> bool:
     """Whether a file is part of the user's model: not of torch, Python or this package, not made by exec."""
+    if filename.startswith(("<", _TORCH, *_OURS)) or "/lib/python3" in filename:
+        return False  # nearly all files, without a look at the disk
     # A frame of this package may have the path of a symbolic link or the real path.
     real = str(Path(filename).resolve())
-    return not filename.startswith("<") and not real.startswith((_TORCH, *_OURS)) and "/lib/python3" not in real
+    return not real.startswith((_TORCH, *_OURS)) and "/lib/python3" not in real
 
 
 def is_model_file(filename: str) -> bool:
