@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 refused or failed, with one message on standard error; 128
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -22,7 +23,30 @@ if TYPE_CHECKING:
     from .model_archiver import Flags
 
 _FAILED = 1
+_NEW_OBJECTS = 10_000
+"""New objects after which Python looks for garbage.
+
+Tracing a model makes millions, and nearly all of them stay. With Python's 700, lowering a model with a loop over
+timesteps took 1.07 and 1.21 times as long.
+"""
+_NOT_WRITTEN = "; no file was written"
 _BUG = "This is a bug in torchserve-neuron-lstm: please report it with the lines above."
+
+
+def prepare_process() -> int:
+    """Import what packaging needs, in a process that does nothing else. Returns the exit code."""
+
+    def run() -> None:
+        gc.disable()  # imports make a million objects, all of which stay
+        import torch.export  # noqa: F401 - torch imports it at its first use
+
+        from . import package, report  # noqa: F401 - for the next import of them
+
+        gc.freeze()
+        gc.set_threshold(_NEW_OBJECTS)
+        gc.enable()
+
+    return guarded(run, stopped=_NOT_WRITTEN)
 
 
 def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
@@ -42,7 +66,7 @@ def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
         else:
             print_result(result, Console())
 
-    return guarded(run, stopped="; no file was written")
+    return guarded(run, stopped=_NOT_WRITTEN)
 
 
 def guarded(run: Callable[[], None], stopped: str = "") -> int:

@@ -6,7 +6,6 @@ started waits, forwards signals, and removes what is left.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -24,12 +23,6 @@ if TYPE_CHECKING:
     from .model_archiver import Flags
 
 _PATIENCE_S = 20
-_NEW_OBJECTS = 10_000
-"""New objects after which Python looks for garbage.
-
-Tracing a model makes millions, and nearly all of them stay. With Python's 700, lowering a model with a loop over
-timesteps took 1.07 and 1.21 times as long.
-"""
 
 
 def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
@@ -73,12 +66,12 @@ def _wait_or_kill(process: subprocess.Popen[str]) -> int:
 
 def supervised() -> int:
     """Run the other process: read the task, do it, and end when the outer process does."""
-    gc.set_threshold(_NEW_OBJECTS)
-    from .archive_command import archive  # imports torch, which makes a million objects
+    from .archive_command import archive, prepare_process
 
     task = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
-    return archive(cast("Flags", SimpleNamespace(**task["flags"])), task["manifest"], as_json=task["as_json"])
+    flags = cast("Flags", SimpleNamespace(**task["flags"]))
+    return prepare_process() or archive(flags, task["manifest"], as_json=task["as_json"])
 
 
 def _end_with_input() -> None:
