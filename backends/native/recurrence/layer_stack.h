@@ -70,7 +70,7 @@ struct LayerStack {
       scratch.reserve(INPUT_ROWS, Recurrent::operand(Recurrent::depth(inputs)), sums_of(cell) * LANES * INPUT_ROWS);
     const int64_t parts = (rows + INPUT_ROWS - 1) / INPUT_ROWS;
     std::atomic<int64_t> next{0};
-    pool->run([&](int index) {
+    pool->run(pool->threads(), [&](int index) {
       Scratch& scratch = pool->scratch[index];
       for (int64_t part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
         const int64_t first = part * INPUT_ROWS, count = std::min(INPUT_ROWS, rows - first);
@@ -95,9 +95,10 @@ struct LayerStack {
     if (projects) pool->unprojected.resize(std::max<size_t>(pool->unprojected.size(), batch.rows * hidden));
     std::vector<Layer> calls;
     for (int64_t slot = 0; slot < layers * directions; slot++) calls.push_back(layer(batch, slot));
-    std::vector<Phase> phases = phases_of(pool->threads(), batch.rows, batch.lengths);
+    const int threads = threads_for(batch.rows);
+    std::vector<Phase> phases = phases_of(threads, batch.rows, batch.lengths);
     SpinBarrier between;
-    between.set_threads(phases.size() > 1 ? pool->threads() : 1);
+    between.set_threads(phases.size() > 1 ? threads : 1);
     const int fewest = phases.front().teams.front().threads;
     const int64_t most_blocks = (blocks() + fewest - 1) / fewest;
     const size_t most_rows = std::max(INPUT_ROWS, batch.rows);
@@ -105,7 +106,7 @@ struct LayerStack {
         Recurrent::operand(Recurrent::depth(std::max({inputs, hidden, directions * outputs})));
     const int64_t row_vectors = most_blocks * sums_of(cell) + (projects ? PROJECTED : 0);
     for (Scratch& scratch : pool->scratch) scratch.reserve(most_rows, operand_size, row_vectors * LANES * most_rows);
-    pool->run([&](int index) {
+    pool->run(threads, [&](int index) {
       for (int64_t slot = 0; slot < layers * directions; slot++) {
         const bool seen = slot >= inner * directions;
         for (Phase& phase : phases) {
@@ -120,6 +121,14 @@ struct LayerStack {
   }
 
  private:
+  // With fewer products of a timestep for each thread, the threads would wait for each other longer than they compute.
+  static constexpr int64_t LEAST_PRODUCTS = 8192;
+
+  int threads_for(int64_t rows) const {
+    const int64_t products = rows * sums_of(cell) * hidden * (inputs + outputs);
+    return static_cast<int>(std::clamp<int64_t>(products / LEAST_PRODUCTS, 1, pool->threads()));
+  }
+
   // The first layer reads x and the last one writes y. Each layer between reads the outputs of the one before it.
   Layer layer(const Batch& batch, int64_t slot) const {
     const int64_t index = slot / directions, direction = slot % directions;

@@ -54,14 +54,10 @@ struct LinearLayer {
     const int64_t across = (blocks + TASK_BLOCKS - 1) / TASK_BLOCKS;
     const int64_t tasks = (count + TASK_ROWS - 1) / TASK_ROWS * across;
     std::atomic<int64_t> next{0};
-    const std::function<void(int)> work = [&](int index) {
+    pool->run(static_cast<int>(std::clamp<int64_t>(tasks, 1, pool->threads())), [&](int index) {
       for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;)
         compute(real, task / across * TASK_ROWS, task % across * TASK_BLOCKS, pool->scratch[index]);
-    };
-    if (tasks == 1)
-      work(0);  // without waking the other threads
-    else
-      pool->run(work);
+    });
   }
 
  private:

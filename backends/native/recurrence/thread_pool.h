@@ -51,10 +51,11 @@ class ThreadPool {
 
   int threads() const { return is_forked() ? 1 : static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls job(index) on every thread, each with its own index, counted from 0. One call at a time.
-  void run(const std::function<void(int)>& job) {
+  // Calls job(index) on the first `count` threads, each with its own index, counted from 0. One call at a time.
+  void run(int count, const std::function<void(int)>& job) {
+    if (count == 1) return job(0);
     const int others = threads() - 1;
-    if (others == 0) return job(0);
+    count_ = count;
     done_.store(0, std::memory_order_relaxed);
     publish(&job);
     job(0);
@@ -106,7 +107,7 @@ class ThreadPool {
       await(seen);
       seen++;
       if (job_ == nullptr) return;
-      (*job_)(index);
+      if (index < count_) (*job_)(index);
       done_.fetch_add(1, std::memory_order_release);
     }
   }
@@ -142,6 +143,7 @@ class ThreadPool {
   Placement placement_;  // this and the next two are guarded by asleep_
   int sleepers_ = 0;
   int64_t wakes_ = 0;
+  int count_ = 0;
   const std::function<void(int)>* job_ = nullptr;
   alignas(64) std::atomic<int64_t> round_{0};
   alignas(64) std::atomic<int> done_;
