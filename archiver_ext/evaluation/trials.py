@@ -18,6 +18,7 @@ from ...backends.partitioning.partitioned_program import SEGMENTS
 from ...backends.subprocesses import PACKAGE
 from ...backends.torch_files import torch_file
 from ...config.manifest import ManifestError
+from ...lowering.errors import LoweringError
 from ..archive import layout
 from ..archive.carried_files import carried_files
 from ..errors import PackagingError
@@ -29,7 +30,7 @@ from .manifest_builder import BuildInput
 from .reference import make_reference
 from .selection import compare, fallback_engines
 from .verification_cases import VerificationCase, draw_cases
-from .verify import ToleranceExceeded
+from .verify import FailsOnPadding, ToleranceExceeded
 
 
 class AllDiffer(PackagingError):
@@ -51,6 +52,8 @@ class Trials:
     """Engines that did not compile the model."""
     differing: int = 0
     """Engines that differ from the model by more than the tolerance."""
+    on_padding: bool = False
+    """Whether the programs failed on padding, which no engine can mend."""
 
     def run(self, candidates: Sequence[Candidate]) -> tuple[CandidateResult, ...]:
         """Evaluate each candidate. Under `auto` an engine that fails is rejected; otherwise packaging fails.
@@ -58,6 +61,7 @@ class Trials:
         Returns the engines that may be selected, in the order of the candidates.
 
         Raises `AllDiffer`: every engine differs from the model.
+        Raises `LoweringError`: the programs fail on padding.
         Raises `PackagingError`: no engine is left, for other reasons too.
         """
         self._try_all(candidates)
@@ -67,6 +71,8 @@ class Trials:
             self._try_all([self.compiler.plain_candidate(engine) for engine in engines])
         if not self.evaluated:
             reasons = "\n".join(rejection.reason for rejection in self.rejected)
+            if self.on_padding:
+                raise LoweringError(reasons)
             raise AllDiffer(reasons) if self.differing == len(self.rejected) else PackagingError(reasons)
         return compare(self.evaluated)
 
@@ -94,9 +100,10 @@ class Trials:
         try:
             with show_progress("verify", self.compiler.console, every_s=2.0) as report:
                 self.evaluated.append(evaluate_engine(self.build, candidate, programs, self.cases, report))
-        except ToleranceExceeded as error:
+        except (ToleranceExceeded, FailsOnPadding) as error:
             self.failed.append(RejectedEngine(name, str(error)))
-            self.differing += 1
+            self.differing += isinstance(error, ToleranceExceeded)
+            self.on_padding = self.on_padding or isinstance(error, FailsOnPadding)
         except ManifestError:
             raise  # this package wrote what it cannot read: the engine is not at fault
         except Exception as error:

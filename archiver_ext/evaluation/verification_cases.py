@@ -209,7 +209,7 @@ def _fill(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: t
     dtype = torch_dtype(spec)
     if padding == "pad_value" or not dtype.is_floating_point:  # serving writes nothing else for integers
         return torch.full(sizes, spec.pad_value).to(dtype)
-    if padding == "large" and (spec.time_dim is not None or spec.value_range is None):
+    if padding == "large" and spec.value_range is None:
         return torch.full(sizes, _LARGE).to(dtype)
     return _draw(spec, sizes, rng)
 

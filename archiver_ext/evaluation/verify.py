@@ -108,9 +108,9 @@ def _worst_result(
         try:
             answers, _ = model.run_plan(plan, requests, batch.lengths, poisoned_padding(batch.padding, rng))
         except IndexError as failed:
-            raise RuntimeError(
+            raise FailsOnPadding(
                 f"{failed}: a position that the model computes from values is outside of the sequence, in a row that "
-                "fills a batch and holds `pad_value` only. Compute it from the lengths, or clamp it"
+                "fills a batch or after a request's end. Compute it from the lengths, or clamp it"
             ) from failed
         for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
             allowed = case.rounding or (0.0,) * len(specs)
@@ -121,6 +121,10 @@ def _worst_result(
                 where = f"{spec.name} of a request of {length} timesteps{values}, row {row} of {rows}"
                 worst = merge_worst(worst, VerificationResult(bucket, error, ratio, where))
     return worst
+
+
+class FailsOnPadding(PackagingError):
+    """Programs that fail where a batch has no request."""
 
 
 class ToleranceExceeded(PackagingError):

@@ -5,6 +5,7 @@ Inputs that are lengths of recurrences need a range.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +139,13 @@ def test_lengths_of_a_second_sequence_need_a_range() -> None:
 
 
 @pytest.mark.parametrize("kind", ["random", "large", "pad_value"])
-def test_integers_are_padded_with_what_serving_writes(kind: Any) -> None:
+def test_integers_are_padded_with_what_serving_writes_and_floats_within_their_range(kind: Any) -> None:
     ids, x = TensorSpec("ids", "int64", ("batch", "time"), 7), TensorSpec("x", "float32", ("batch", "time"), 7)
     pad = poisoned_padding(kind, torch.Generator().manual_seed(0))
 
     assert pad([torch.tensor([1, 2])], ids, Bucket(2, 3)).tolist() == [[1, 2, 7], [7, 7, 7]]
     assert (pad([torch.tensor([1.0, 2.0])], x, Bucket(2, 3))[0, 2] == 7) == (kind == "pad_value")
+    assert pad([torch.zeros(1)], replace(x, pad_value=1, value_range=(0, 1)), Bucket(2, 9)).max() <= 1
 
 
 def test_a_range_is_not_written_into_an_archive() -> None:

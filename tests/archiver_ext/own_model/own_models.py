@@ -189,7 +189,18 @@ class Model(nn.Module):
         return self.out(x) + self.sum if x.sum() > 0 else self.out(x) - self.sum
 """
 
+FAILS_ON_PADDING = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.gru = nn.Embedding(1, 3), nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(self.embed((x[..., 0] > 2000).long()))[0]
+"""
+
 CODE_OF = {
+    "fails on padding": FAILS_ON_PADDING,
     "branch on values": BRANCH_ON_VALUES,
     "greedy decoder": GREEDY_DECODER,
     "sparse": SPARSE,
