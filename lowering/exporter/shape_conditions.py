@@ -231,7 +231,8 @@ def lengths_outside(
     Raises `BranchOnTimesteps`: the program holds only for some numbers of timesteps, such as odd ones; names the line.
     Raises `PartialTrace`: the same; names the line that reads a size as a number, or the condition.
     """
-    lowest = max((int(bounds.lower) for bounds in exported.range_constraints.values()), default=1)
+    bounds = (interval.lower for interval in exported.range_constraints.values())
+    lowest = max((int(bound) for bound in bounds if isinstance(bound, sympy.Integer)), default=1)
     conditions = ShapeConditions(exported, sizes)
     outside: set[int] = set()
     excluded: dict[int, Condition] = {}

@@ -79,7 +79,8 @@ def known_number(tensor: object) -> Any:
 
 _FACTORIES = {"zeros", "ones", "empty", "full", "arange", "range"}
 _SIZED = _FACTORIES | {
-    *("new_zeros", "new_ones", "new_full", "new_empty", "view", "reshape", "expand", "repeat", "narrow", "select")
+    *("new_zeros", "new_ones", "new_full", "new_empty", "view", "reshape", "expand", "repeat", "narrow", "select"),
+    *("pad", "roll", "split", "tile", "unflatten", "broadcast_to", "topk"),
 }
 
 

@@ -38,7 +38,7 @@ def sorted_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def packed_data(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    packed = m.lstm(pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False))[0]
+    packed = m.lstm(pack_padded_sequence(x, list(lengths), batch_first=True, enforce_sorted=False))[0]
     packed = PackedSequence(m.out(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
     return pad_packed_sequence(packed, batch_first=True)
 
@@ -53,7 +53,8 @@ def relative_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
 def packed_rows(m: Model, x: Tensor, lengths: Tensor) -> Any:
     rows = [row[:size] for row, size in zip(x, lengths.tolist(), strict=True)]
     y, _ = pad_packed_sequence(m.lstm(pack_sequence(rows, enforce_sorted=False))[0], batch_first=True)
-    return y + pad_sequence([torch.ones(size, 1) for size in lengths.tolist()], batch_first=True)
+    turned = [nn.functional.pad(row[:k].flip(0), [0, 0, 0, x.size(1) - k]) for row, k in zip(x, lengths, strict=True)]
+    return y + pad_sequence([torch.ones(size, 1) for size in lengths.tolist()], batch_first=True), torch.stack(turned)
 
 
 def decoded(m: Model, x: Tensor, lengths: Tensor) -> Any:
