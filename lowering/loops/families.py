@@ -125,7 +125,7 @@ def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int =
     Raises `NoLoop`: there is none.
     Raises `LoweringError`: the trace with the loops computed at once fails.
     """
-    more = min(_MOST_TIMESTEPS, config.longest)
+    more = max(_FEWEST_TIMESTEPS + 1, min(_MOST_TIMESTEPS, config.longest))
     timesteps = max(_FEWEST_TIMESTEPS, more - 5, shortest)
     if timesteps >= more:
         raise NoLoop(f"a loop is recognised in {_FEWEST_TIMESTEPS + 1} timesteps; the longest bucket is shorter")
@@ -147,7 +147,7 @@ def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int =
         )
     rolled = _export(recipe, long, config, name, shortest)
     bound = None if config.streaming is None else _bound(uses, calls, config.longest)
-    compared = frozenset({*range(shortest, more), *lengths})
+    compared = frozenset({*range(shortest, min(more, config.longest + 1)), *lengths})
     return replace(rolled, compared=compared, bound=bound or rolled.bound)
 
 
