@@ -131,11 +131,7 @@ def _in_fork() -> None:
     _is_lost, _renewed = _will_be_lost, 0
 
 
-def _threads_of_blas() -> int:
-    return min(_threads_beside_python(), _affinity() - 1)
-
-
-_renewed = _threads_of_blas()
+_renewed = min(_threads_beside_python(), _affinity() - 1)  # threads of the BLAS library
 os.register_at_fork(before=_before_fork, after_in_child=_in_fork)
 if multiprocessing.parent_process() is not None and multiprocessing.get_start_method(allow_none=True) == "fork":
     _is_lost = True  # the fork was before this import: the parent may have computed

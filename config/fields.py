@@ -85,10 +85,6 @@ def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes
 
 
-def _path_text(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
-
-
 def _number(value: Any) -> int | float:
     if isinstance(value, bool):
         return int(value)
@@ -129,7 +125,9 @@ ClassName = Annotated[str, _pattern(_NAME), _matches(_NAME, "the name of a class
 MethodName = Annotated[str, _pattern(_NAME), _matches(_NAME, "the name of a method, as in infer")]
 ClassPath = Annotated[str, _pattern(_CLASS), _matches(_CLASS, "module:Class, as in my_codec:TextCodec")]
 FunctionPath = Annotated[str, _pattern(_FUNCTION), _matches(_FUNCTION, "module:function, as in my_kernel:choose")]
-PathText = Annotated[str, Field(min_length=1), BeforeValidator(_path_text)]
+PathText = Annotated[
+    str, Field(min_length=1), BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)
+]
 
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 MAX_ROWS = 65_536

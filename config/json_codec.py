@@ -110,7 +110,8 @@ def to_json(kind: Any, value: Any) -> Any:
     >>> to_json(dict[str, Path], {"workdir": Path("out")})
     {'workdir': 'out'}
     """
-    return _WRITERS.get(_form(kind), _write_leaf)(kind, value)
+    write = _WRITERS.get(_form(kind))
+    return write(kind, value) if write is not None else str(value) if kind is Path else value
 
 
 def relative_path(name: str) -> None:
@@ -167,10 +168,6 @@ def _write_object(kind: Any, value: Any) -> dict[str, Any]:
     members = _fields_of(kind)
     items = value if isinstance(value, tuple) else [getattr(value, field.name) for field in members]
     return {field.name: to_json(field.kind, item) for field, item in zip(members, items)}
-
-
-def _write_leaf(kind: Any, value: Any) -> Any:
-    return str(value) if kind is Path else value
 
 
 def _read(kind: Any, value: Any, path: str) -> Any:

@@ -78,11 +78,7 @@ def _spare_each_batch() -> None:
     messages = sys.modules.get("ts.protocol.otf_message_handler")
     if messages is not None:
         read_in_blocks(messages)
-    logging.getLogger().addFilter(_is_not_of_each_batch)
-
-
-def _is_not_of_each_batch(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith("Backend received inference at")
+    logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Backend received inference at"))
 
 
 def handle(service: Service, rows: Sequence[object], context: Context) -> list[bytes]:

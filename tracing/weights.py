@@ -52,14 +52,10 @@ def dedupe_weights(programs: Sequence[ExportedProgram]) -> tuple[list[dict[str, 
         own_keys = {}
         for name, tensor in weights_of(program).items():
             key = weight_key(name, is_constant=name not in program.state_dict)
-            if key in store and not _same(store[key], tensor):
+            if key in store and not (store[key].dtype == tensor.dtype and torch.equal(store[key], tensor)):
                 key = f"{key}@{index}"
             if key not in store:
                 store[key] = tensor.detach().clone().contiguous()
             own_keys[name] = key
         keys.append(own_keys)
     return keys, store
-
-
-def _same(kept: torch.Tensor, tensor: torch.Tensor) -> bool:
-    return kept.dtype == tensor.dtype and kept.shape == tensor.shape and torch.equal(kept, tensor.detach())

@@ -176,8 +176,10 @@ def _forward(
         outputs.append(y)
         ended.append([state[segment.survivors :] for state in after])
         states = [state[: segment.survivors] for state in after]
+    # Callers may write to outputs that the layer does not save for its gradients: those of a ragged segment are a copy.
+    is_saved = segments[0].full and outputs[0].requires_grad
+    y = outputs[0] if len(outputs) == 1 and not is_saved else torch.cat(outputs)
     # Rows are sorted longest first, so those of the last segment come first.
-    y = outputs[0] if len(outputs) == 1 and not _is_saved(outputs[0], segments[0]) else torch.cat(outputs)
     return y, [torch.cat(kind[::-1]) if kind[1:] else kind[0] for kind in zip(*ended, strict=True)]
 
 
@@ -189,11 +191,6 @@ def _segments(layout: PackedLayout, weights: Sequence[Tensor]) -> list[TimeSegme
     # Without gradients nothing is saved for the backward pass.
     limit = max_segment(len(w_hh)) if torch.is_grad_enabled() else whole
     return list(time_segments(layout.active, call_overhead(size), limit))
-
-
-def _is_saved(outputs: Tensor, segment: TimeSegment) -> bool:
-    """Whether the layer saves these outputs for its gradients: callers may write to others only."""
-    return segment.full and outputs.requires_grad  # those of a ragged segment were gathered from them
 
 
 def _ragged(

@@ -237,10 +237,6 @@ def _at(x: Any, dim: Any, index: Any) -> tuple[Any, ...]:
     return tuple(index if position == dim % count else slice(None) for position in range(count))
 
 
-def _step_one(node: torch.fx.Node) -> str | None:
-    return None if len(node.args) < 5 or node.args[4] == 1 else "it supports only slices with step 1"
-
-
 def _reshape(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     return new.call(torch.reshape, new.node(node.args[0]), tuple(int(size) for size in node.meta["val"].shape))
 
@@ -261,10 +257,6 @@ def _concatenation(function: Callable[..., Any]) -> OperatorEntry:
 def _square(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x = new.node(node.args[0])
     return new.call(operator.mul, x, x)
-
-
-def _power_of_two(node: torch.fx.Node) -> str | None:
-    return None if node.args[1] == 2 else "it supports only the power of 2"
 
 
 def _softmax(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
@@ -297,7 +289,8 @@ _DATA_MOVEMENT: dict[Any, OperatorEntry] = {
     _aten.unsqueeze.default: _with_arguments(torch.unsqueeze),
     _aten.squeeze.dim: _with_arguments(torch.squeeze),
     _aten.select.int: OperatorEntry(_select),
-    _aten.slice.Tensor: OperatorEntry(_slice, _step_one),
+    _aten.slice.Tensor: OperatorEntry(
+        _slice, lambda node: "it supports only slices with step 1" if node.args[4:] not in ((), (1,)) else None),
     _aten.cat.default: _concatenation(torch.cat),
     _aten.stack.default: _concatenation(torch.stack),
 }  # fmt: skip
@@ -330,7 +323,9 @@ _TABLE: dict[Any, OperatorEntry] = {
     _aten.maximum.default: _binary(torch.maximum),
     _aten.minimum.default: _binary(torch.minimum),
     _aten.matmul.default: _binary(torch.matmul),
-    _aten.pow.Tensor_Scalar: OperatorEntry(_square, _power_of_two),
+    _aten.pow.Tensor_Scalar: OperatorEntry(
+        _square, lambda node: "it supports only the power of 2" if node.args[1] != 2 else None
+    ),
     _aten.square.default: OperatorEntry(_square),
     _aten.sum.dim_IntList: OperatorEntry(_sum, _single_dimension),
     _aten.mean.dim: OperatorEntry(_mean, _single_dimension),

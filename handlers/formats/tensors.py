@@ -158,9 +158,8 @@ def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
     """
     expected = spec.item_shape
     if len(shape) != len(expected):
-        raise invalid_input(
-            spec, f"expected {describe_spec(spec)}, got {_dimensions(len(shape))} (shape {list(shape)})"
-        )
+        got = f"{len(shape)} dimension{'s' * (len(shape) > 1)}" if shape else "a single value"
+        raise invalid_input(spec, f"expected {describe_spec(spec)}, got {got} (shape {list(shape)})")
     for axis, declared in enumerate(expected):
         if declared == "time" and shape[axis] == 0:
             raise invalid_input(spec, "the sequence is empty: at least one timestep is needed")
@@ -278,10 +277,6 @@ def _wrong_kind(flat: Sequence[object], accepted: frozenset[type], spec: TensorS
 
 def _json_name(kind: type) -> str:
     return _JSON_NAMES.get(kind, f"a {kind.__name__}")
-
-
-def _dimensions(count: int) -> str:
-    return "a single value" if count == 0 else f"{count} dimension{'s' * (count > 1)}"
 
 
 def _place(mask: torch.Tensor) -> str:
