@@ -117,11 +117,12 @@ def export_quietly(
 ) -> torch.export.ExportedProgram:
     """Export a module without gradients and without the exporter's warnings about its internals.
 
-    The exporter's cache of shapes is off: it computes each new shape twice, to compare, and few shapes come again.
+    The exporter's cache of shapes computes each new shape twice, to compare: it is for loops that are traced step by
+    step, in which shapes come again. Other traces have sizes that are symbols.
     """
-    uncached = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
-    with torch.no_grad(), quiet(), _lines_of_all_functions(), uncached:
-        shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
+    shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
+    cached = torch._dynamo.config.patch(fake_tensor_cache_enabled=shapes is None)
+    with torch.no_grad(), quiet(), _lines_of_all_functions(), cached:
         return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
 
 

@@ -72,8 +72,8 @@ _KERNELS = (
     torch.ops.aten.multilabel_margin_loss.default,
 )
 """Operators whose kernels leave out NaN, which torch's decompositions of them do not."""
-_AFTER_WRITES = (torch.ops.aten.zero.default,)
-"""Functional forms of operators that write in place: they are decomposed in the pass that makes them."""
+_MADE = (torch.ops.aten.zero.default, torch.ops.aten._weight_norm_interface.default)
+"""Operators that are made by functional forms of writes, and by decompositions: one pass decomposes them too."""
 _MOST_PASSES = 4
 
 
@@ -88,7 +88,7 @@ def decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callabl
         if node.target in _KERNELS:
             raise LoweringError(f"{node.target.overloadpacket} leaves out NaN, and has no rule{at_line(node)}")
     composed = _exporters_decompositions()
-    inner = {target: composed[target] for target in (*_WITHIN_LOSSES, *_AFTER_WRITES)}
+    inner = {target: composed[target] for target in (*_WITHIN_LOSSES, *_MADE)}
     table = {**own, **_DECOMPOSED, **inner, **decompositions_of(exported.graph_module)}
     if all(_stays(node, table) for node in exported.graph.nodes):
         return exported
