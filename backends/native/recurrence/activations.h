@@ -8,22 +8,34 @@
 
 namespace {
 
-// The range in which a function is computed: beyond it, the function is constant in float32 (to 1e-14 for the sigmoid).
-// It keeps products of exponentials finite. Comparisons with NaN are false, so NaN stays NaN.
-constexpr float SIGMOID_ENDS = 32.0f;
-constexpr float TANH_ENDS = 9.0f;
+// The range in which a function is computed: beyond it, the function is constant in float32, to 1e-14 where quotients of
+// sigmoids share a denominator. It keeps products of exponentials finite. Comparisons with NaN are false, so NaN stays
+// NaN.
+constexpr float SHARED_SIGMOID_ENDS = 32.0f;
+constexpr float SIGMOID_ENDS = 87.0f;
+constexpr float TANH_ENDS = 10.0f;
 
-inline Vector clamp(float end, Vector x) {
+inline Vector at_most(float end, Vector x) {
 #if defined(__AVX512F__)
-  return (Vector)_mm512_max_ps(_mm512_set1_ps(-end), _mm512_min_ps(_mm512_set1_ps(end), (__m512)x));
+  return (Vector)_mm512_min_ps(_mm512_set1_ps(end), (__m512)x);
 #elif defined(__AVX2__)
-  return (Vector)_mm256_max_ps(_mm256_set1_ps(-end), _mm256_min_ps(_mm256_set1_ps(end), (__m256)x));
+  return (Vector)_mm256_min_ps(_mm256_set1_ps(end), (__m256)x);
 #else
-  const Vector most = broadcast(end);
-  x = x > most ? most : x;
-  return x < -most ? -most : x;
+  return x > broadcast(end) ? broadcast(end) : x;
 #endif
 }
+
+inline Vector at_least(float end, Vector x) {
+#if defined(__AVX512F__)
+  return (Vector)_mm512_max_ps(_mm512_set1_ps(end), (__m512)x);
+#elif defined(__AVX2__)
+  return (Vector)_mm256_max_ps(_mm256_set1_ps(end), (__m256)x);
+#else
+  return x < broadcast(end) ? broadcast(end) : x;
+#endif
+}
+
+inline Vector clamp(float end, Vector x) { return at_least(-end, at_most(end, x)); }
 
 // Whether a lane is beyond `end` or below `-end`.
 inline bool any_beyond(float end, Vector x) {
@@ -78,8 +90,12 @@ inline Vector expm1(Vector x) {
 
 inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exp(clamp(SIGMOID_ENDS, -x))); }
 
+// e^2x - 1, of which tanh is the quotient e / (e + 2). From 2^25 on that is 1 in float32; products with a power of two are
+// exact, so that states of saturated units are equal where those of torch are, as for an argmax over them.
+inline Vector expm1_of_twice(Vector x) { return at_most(0x1p25f, expm1(2.0f * clamp(TANH_ENDS, x))); }
+
 inline Vector tanh(Vector x) {
-  const Vector e = expm1(2.0f * clamp(TANH_ENDS, x));
+  const Vector e = expm1_of_twice(x);
   return e / (e + 2.0f);
 }
 

@@ -17,11 +17,10 @@ struct LstmState {
   Vector c, h;
 };
 
-// The gates one by one; e^87 is finite.
+// The gates one by one.
 [[gnu::noinline, gnu::cold]] LstmState lstm_gates_of_large_states(Vector i, Vector f, Vector g, Vector o, Vector c) {
-  const auto gate = [](Vector sum) { return 1.0f / (1.0f + exp(clamp(87.0f, -sum))); };
-  c = gate(f) * c + gate(i) * tanh(g);
-  return {c, gate(o) * tanh(c)};
+  c = sigmoid(f) * c + sigmoid(i) * tanh(g);
+  return {c, sigmoid(o) * tanh(c)};
 }
 
 // Returns the new cell state, and the new state in `h`. Sums are i, f, g, o. Quotients share one denominator, because a
@@ -32,13 +31,13 @@ inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vecto
     h = state.h;
     return state.c;
   }
-  const Vector not_i = 1.0f + exp(clamp(SIGMOID_ENDS, -i));
-  const Vector not_f = 1.0f + exp(clamp(SIGMOID_ENDS, -f));
-  const Vector e_g = expm1(2.0f * clamp(TANH_ENDS, g));
+  const Vector not_i = 1.0f + exp(clamp(SHARED_SIGMOID_ENDS, -i));
+  const Vector not_f = 1.0f + exp(clamp(SHARED_SIGMOID_ENDS, -f));
+  const Vector e_g = expm1_of_twice(g);
   const Vector both = not_i * (e_g + 2.0f);
   c = (c * both + e_g * not_f) / (both * not_f);
-  const Vector e_c = expm1(2.0f * clamp(TANH_ENDS, c));
-  h = e_c / ((1.0f + exp(clamp(SIGMOID_ENDS, -o))) * (e_c + 2.0f));
+  const Vector e_c = expm1_of_twice(c);
+  h = e_c / ((1.0f + exp(clamp(SHARED_SIGMOID_ENDS, -o))) * (e_c + 2.0f));
   return c;
 }
 
