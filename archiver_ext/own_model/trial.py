@@ -252,7 +252,7 @@ def _batch_dims(
 ) -> tuple[int | None, ...]:
     """Return the dimension of each output that doubles where the first request is given twice, in one batch.
 
-    Where the model takes no batch of two: the batch dimension of the first input, if all answers have 1 there.
+    Where the model takes no batch, or none of two: the batch dimension of the first input, if all answers have 1 there.
     """
     alone, expected = answers[0], config.input_specs[0].batch_dim
     if expected is None:
@@ -262,18 +262,17 @@ def _batch_dims(
         for spec, tensor in zip(config.input_specs, batch_of(request, config), strict=True)
     ]
     try:
-        twice = program.outputs(doubled, request.length)
+        twice = program.outputs(doubled, request.length) if config.model.batched else []
     except Exception:  # noqa: BLE001 - the user's code, which need not take a batch
         twice = []
     if len(twice) == len(alone) and all(a.dim() == b.dim() for (_, a), (_, b) in zip(twice, alone, strict=True)):
-        return tuple(_doubled(one, other) for (_, one), (_, other) in zip(alone, twice, strict=True))
+        shapes = [(tuple(one.shape), tuple(other.shape)) for (_, one), (_, other) in zip(alone, twice, strict=True)]
+        return tuple(
+            next((i for i, pair in enumerate(zip(*both, strict=True)) if pair == (1, 2)), None) for both in shapes
+        )
     outputs = zip(*answers, strict=False)  # learning their layouts refuses answers of other numbers of outputs
     have_one = (all(tensor.shape[expected : expected + 1] == (1,) for _, tensor in same) for same in outputs)
     return tuple(expected if has_one else None for has_one in have_one)
-
-
-def _doubled(alone: torch.Tensor, twice: torch.Tensor) -> int | None:
-    return next((dim for dim in range(alone.dim()) if (alone.shape[dim], twice.shape[dim]) == (1, 2)), None)
 
 
 def _answers_padding(program: OwnProgram, config: ServingConfig) -> bool:

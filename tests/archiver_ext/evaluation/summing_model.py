@@ -67,12 +67,9 @@ class Whole:
         pad: Pad = pad,
         resumed: ResumedState | None = None,
     ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
-        made = self.made
-
-        def run(bucket: Bucket, tensors: Tensors) -> list[torch.Tensor]:
-            return self.run(tensors)
-
-        return execute(plan, requests, lengths, made.inputs, made.outputs, made.takes_lengths, run, pad), ()
+        made, run = self.made, self.run
+        layouts = (made.inputs, made.outputs, made.takes_lengths)
+        return execute(plan, requests, lengths, *layouts, lambda _, tensors: run(tensors), pad), ()
 
 
 @dataclass

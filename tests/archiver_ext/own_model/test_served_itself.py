@@ -116,6 +116,16 @@ def test_the_model_itself_answers_as_eager_mode_does_each_request_alone(name: st
         assert found == [torch.tensor(number, dtype=torch.float32).item() for number in eager_numbers(tmp_path, x)]
 
 
+def test_a_model_of_one_request_answers_with_its_own_dimensions(tmp_path: Path) -> None:
+    code = "class Model(nn.Module):\n    def forward(self, x): return (x.max(0)[0], x) if x.sum() > 0 else (x[0], x)\n"
+    done = archived(tmp_path, code, ONLY_TORCH.replace("class: Model", "class: Model, batched: false"))
+    assert "Model is served by its own code" in done.stdout
+
+    with open_archive(tmp_path / "m") as model:
+        (answer,) = model.predict([[[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]])
+    assert answer == {"0": [3.0, 2.0, 3.0], "1": [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]}
+
+
 @pytest.mark.timeout(300)
 def test_an_archive_of_the_model_itself_says_so_everywhere(tmp_path: Path) -> None:
     done = archived(tmp_path, own_models.STATE)
@@ -199,16 +209,9 @@ def test_a_model_that_is_no_function_of_its_request_is_refused(code: str, said: 
 
 
 @pytest.mark.ci
-def test_a_required_lowering_refuses_in_place_of_serving_the_model_itself(tmp_path: Path) -> None:
-    done = archived(tmp_path, own_models.BRANCH_ON_VALUES, BLOCK + "  lowering: required\n")
-
-    assert done.returncode == 1
-    assert "control flow of Model.forward depend on the values of its inputs" in done.stdout
-
-
-@pytest.mark.ci
-def test_sessions_of_a_model_that_is_not_lowered_are_refused(tmp_path: Path) -> None:
-    done = archived(tmp_path, own_models.BRANCH_ON_VALUES, BLOCK + "  streaming: {}\n")
+@pytest.mark.parametrize("line", ["lowering: required", "streaming: {}"])
+def test_what_needs_a_lowered_model_refuses_in_place_of_serving_the_model_itself(line: str, tmp_path: Path) -> None:
+    done = archived(tmp_path, own_models.BRANCH_ON_VALUES, f"{BLOCK}  {line}\n")
 
     assert done.returncode == 1
     assert "control flow of Model.forward depend on the values of its inputs" in done.stdout
