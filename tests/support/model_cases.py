@@ -58,7 +58,7 @@ CASES = (
     Case(typical.FinalStateOnly, _TIME_MAJOR),
     Case(typical.Tagger, _IDS, extra="  outputs: [logits]\n"),
     Case(typical.OneHotLetters, _IDS),
-    Case(typical.ProjectedFourLayers, _X),
+    *_of(typical, "ProjectedFourLayers ResidualStack SelfAttention MaskedMeanPooling VanillaRnn"),
     Case(
         typical.GruWithState,
         "{x: {dtype: float32, shape: [batch, time, 6]}, h0: {dtype: float32, shape: [4, batch, 8]}}",
@@ -68,10 +68,7 @@ CASES = (
         "{x: {dtype: float32, shape: [time, batch, 6]}, state.0: {dtype: float32, shape: [2, batch, 8]}, "
         "state.1: {dtype: float32, shape: [2, batch, 8]}}",
     ),
-    Case(typical.ResidualStack, _X),
     Case(typical.AttentionPooling, _IDS),
-    Case(typical.SelfAttention, _X),
-    Case(typical.MaskedMeanPooling, _X),
     Case(
         typical.TwoInputs,
         "{ids: {dtype: int64, shape: [batch, time]}, frames: {dtype: float32, shape: [batch, time, 4]}, "
@@ -79,15 +76,14 @@ CASES = (
     ),
     Case(typical.LastStepClassifier, _X, lengths=False),
     Case(typical.CausalPerStep, _X, lengths=False),
-    Case(typical.VanillaRnn, _X),
     Case(typical.MeanOverTime, _X, lengths=False),
     Case(typical.MedianOverTime, _X, lengths=False),
     Case(typical.NoBatch, "{x: {dtype: float32, shape: [time, 6]}}", lengths=False, buckets="{length: [4, 9, 16]}"),
     Case(typical.OptionalPacking, _IDS, extra="  model: {forward: {use_pack_unpack: true}}\n"),
     Case(typical.NoTime, "{x: {dtype: float32, shape: [batch, 6]}}", lengths=False, buckets="{batch: [1, 2, 4]}"),
     *_of(causal, "MeanOfUnpacked MeanByCountedMask MeanCountedFromOne MaximumOfMasked MaximumOfUnpacked"),
+    *_of(causal, "TwoLayersAndTheirEnd LearnedState Parallel ReluRnn ProjectedGivenState InplaceRelu"),
     Case(causal.Extremes, _IDS),
-    Case(causal.TwoLayersAndTheirEnd, _X),
     Case(
         causal.GruGivenState,
         "{x: {dtype: float32, shape: [batch, time, 6]}, h0: {dtype: float32, shape: [2, batch, 8]}}",
@@ -97,14 +93,9 @@ CASES = (
         "{x: {dtype: float32, shape: [time, batch, 6]}, state.0: {dtype: float32, shape: [1, batch, 8]}, "
         "state.1: {dtype: float32, shape: [1, batch, 8]}}",
     ),
-    Case(causal.LearnedState, _X),
     Case(causal.StateOfSpeaker, _SPEAKER, lengths=False),
     Case(causal.SpeakerAtEveryStep, _SPEAKER, lengths=False),
-    Case(causal.Parallel, _X),
-    Case(causal.ReluRnn, _X),
     Case(causal.TimeMajorBoth, _TIME_MAJOR),
-    Case(causal.ProjectedGivenState, _X),
-    Case(causal.InplaceRelu, _X),
     Case(causal.AddedInPlace, "{carried_0: {dtype: float32, shape: [batch, time, 6]}}"),
     *_of(causal, "LogSoftmaxAtEveryStep FixedStatistics LastStep LastStepByIndex LengthsAreAnAnswer"),
     Case(causal.TiedWeights, _IDS, lengths=False),
