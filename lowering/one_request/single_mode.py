@@ -240,7 +240,7 @@ def _from_data(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> An
     """Make a tensor of an array of symbolic sizes, or of symbolic numbers."""
     if args and is_symbolic_array(args[0]):
         return tensor_of(args[0], kwargs.get("dtype"))
-    numbers = [*map(known_number, args[0])] if args and isinstance(args[0], (list, tuple)) else []  # list(lengths)
+    numbers = [*map(known_number, args[0])] if args and type(args[0]) in (list, tuple) else []  # list(lengths)
     if numbers and all(number is not None for number in numbers):
         return _from_symbols(np.asarray(numbers, dtype=object), kwargs.get("dtype") or args[0][0].dtype)
     return _from_numbers(mode, func, args, kwargs)
