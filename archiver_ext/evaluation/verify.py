@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -31,7 +31,6 @@ from .verification_cases import (
 )
 
 _PLANNED_BATCHES = 6
-_WITH_VALUES = " with values "
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,8 @@ class VerificationResult:
     """The largest |ours - eager| / (atol + rtol x |eager|): at most 1 passes."""
     where: str
     """The output with the worst ratio."""
+    kind: str | None = None
+    """The values of that request, as in `VerificationCase`."""
 
     @property
     def passed(self) -> bool:
@@ -91,7 +92,7 @@ def verify_planned(
 def merge_worst(one: VerificationResult, other: VerificationResult) -> VerificationResult:
     """Combine two results into the worse of both in every respect, under the first one's bucket."""
     worst = one if one.worst_ratio >= other.worst_ratio else other
-    return VerificationResult(one.bucket, max(one.max_error, other.max_error), worst.worst_ratio, worst.where)
+    return replace(worst, bucket=one.bucket, max_error=max(one.max_error, other.max_error))
 
 
 def _worst_result(
@@ -117,10 +118,10 @@ def _worst_result(
             allowed = case.rounding or (0.0,) * len(specs)
             for ours, spec, expected, rounding in zip(answer, specs, case.expected, allowed, strict=True):
                 error, ratio = difference(ours, expected, (tolerance[0] + rounding, tolerance[1]))
-                values = "" if case.kind is None else f"{_WITH_VALUES}{case.kind}"
+                values = "" if case.kind is None else f" with values {case.kind}"
                 length, rows = case.request.length, bucket.batch
                 where = f"{spec.name} of a request of {length} timesteps{values}, row {row} of {rows}"
-                worst = merge_worst(worst, VerificationResult(bucket, error, ratio, where))
+                worst = merge_worst(worst, VerificationResult(bucket, error, ratio, where, case.kind))
     return worst
 
 
@@ -145,7 +146,7 @@ class ToleranceExceeded(PackagingError):
 def _explanation(results: Sequence[VerificationResult]) -> str:
     """Explanation of the failed buckets, if requests of ordinary values, which run in all, fail in batches alone."""
     alone = [result for result in results if result.bucket.batch == 1]
-    in_batches = any(not result.passed and _WITH_VALUES not in result.where for result in results)
+    in_batches = any(not result.passed and result.kind is None for result in results)
     if alone and in_batches and all(result.passed for result in alone):
         return (
             "\nRequests are right alone, but not in a batch: one request may change the output of another. Compute "
