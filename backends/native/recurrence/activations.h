@@ -8,11 +8,9 @@
 
 namespace {
 
-// The range in which a function is computed: beyond it, the function is constant in float32, to 1e-14 where quotients of
-// sigmoids share a denominator. It keeps products of exponentials finite. Comparisons with NaN are false, so NaN stays
-// NaN.
-constexpr float SHARED_SIGMOID_ENDS = 32.0f;
-constexpr float SIGMOID_ENDS = 87.0f;
+// The range in which a function is computed: beyond it, the function is constant in float32. It keeps exponentials finite.
+// Comparisons with NaN are false, so NaN stays NaN.
+constexpr float SIGMOID_ENDS = 88.0f;
 constexpr float TANH_ENDS = 10.0f;
 
 inline Vector at_most(float end, Vector x) {
@@ -37,12 +35,13 @@ inline Vector at_least(float end, Vector x) {
 
 inline Vector clamp(float end, Vector x) { return at_least(-end, at_most(end, x)); }
 
-// Whether a lane is beyond `end` or below `-end`.
-inline bool any_beyond(float end, Vector x) {
+// Whether a lane of one of the vectors is beyond `end` or below `-end`.
+template <class... VECTORS>
+inline bool any_beyond(float end, VECTORS... x) {
 #if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask(_mm512_abs_ps((__m512)x), _mm512_set1_ps(end), _CMP_GT_OQ) != 0;
+  return (_mm512_cmp_ps_mask(_mm512_abs_ps((__m512)x), _mm512_set1_ps(end), _CMP_GT_OQ) | ...) != 0;
 #else
-  const IntVector beyond = (x > broadcast(end)) | (x < broadcast(-end));
+  const IntVector beyond = (((x > broadcast(end)) | (x < broadcast(-end))) | ...);
 #if defined(__AVX2__)
   return _mm256_movemask_ps((__m256)beyond) != 0;
 #else
@@ -53,7 +52,7 @@ inline bool any_beyond(float end, Vector x) {
 #endif
 }
 
-// 2^n and r with e^x = 2^n e^r and |r| <= ln 2 / 2, for |x| <= 87. ln 2 is rounded once: for the largest x this changes
+// 2^n and r with e^x = 2^n e^r and |r| <= ln 2 / 2, for |x| <= 88. ln 2 is rounded once: for the largest x this changes
 // e^x by 4e-6 of itself, but there the functions below hardly change with e^x.
 inline Vector power_of_two(Vector x, Vector& r) {
   // Adding 1.5 * 2^23 rounds to an integer; 127 is the bias of an exponent.

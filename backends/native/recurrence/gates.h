@@ -10,34 +10,37 @@
 
 namespace {
 
-// Cell states beyond which a gate that is nearly closed still passes something on. Only given states are so large.
-constexpr float LARGE_STATE = 1e6f;
+// Sums and cell states beyond which the gates are computed one by one: products of exponentials would overflow, and a gate
+// that is nearly closed still passes something of a large state on. Only given states are so large.
+constexpr float LARGE_SUM = 32.0f, LARGE_STATE = 1e6f;
 
 struct LstmState {
   Vector c, h;
 };
 
-// The gates one by one.
-[[gnu::noinline, gnu::cold]] LstmState lstm_gates_of_large_states(Vector i, Vector f, Vector g, Vector o, Vector c) {
-  c = sigmoid(f) * c + sigmoid(i) * tanh(g);
-  return {c, sigmoid(o) * tanh(c)};
+// A gate is closed where it is in torch, so that an argmax over states is the same.
+inline Vector gate(Vector sum) { return sum < -88.7228f ? Vector{} : sigmoid(sum); }
+
+[[gnu::noinline, gnu::cold]] LstmState lstm_gates_one_by_one(Vector i, Vector f, Vector g, Vector o, Vector c) {
+  c = gate(f) * c + gate(i) * tanh(g);
+  return {c, gate(o) * tanh(c)};
 }
 
 // Returns the new cell state, and the new state in `h`. Sums are i, f, g, o. Quotients share one denominator, because a
 // division takes as long as an exponential.
 inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vector& h) {
-  if (__builtin_expect(any_beyond(LARGE_STATE, c), 0)) {
-    const LstmState state = lstm_gates_of_large_states(i, f, g, o, c);
+  if (__builtin_expect(any_beyond(LARGE_SUM, i, f, o) || any_beyond(LARGE_STATE, c), 0)) {
+    const LstmState state = lstm_gates_one_by_one(i, f, g, o, c);
     h = state.h;
     return state.c;
   }
-  const Vector not_i = 1.0f + exp(clamp(SHARED_SIGMOID_ENDS, -i));
-  const Vector not_f = 1.0f + exp(clamp(SHARED_SIGMOID_ENDS, -f));
+  const Vector not_i = 1.0f + exp(-i);
+  const Vector not_f = 1.0f + exp(-f);
   const Vector e_g = expm1_of_twice(g);
   const Vector both = not_i * (e_g + 2.0f);
   c = (c * both + e_g * not_f) / (both * not_f);
   const Vector e_c = expm1_of_twice(c);
-  h = e_c / ((1.0f + exp(clamp(SHARED_SIGMOID_ENDS, -o))) * (e_c + 2.0f));
+  h = e_c / ((1.0f + exp(-o)) * (e_c + 2.0f));
   return c;
 }
 

@@ -255,6 +255,23 @@ def test_saturated_gates_are_exact(isa: str, cell: str, size: float, state: floa
 
 
 @per_instructions
+@pytest.mark.parametrize("size", [30.0, 40.0, 60.0, 85.0, 89.0, 200.0])
+@pytest.mark.parametrize("closed", [0, 3])
+def test_an_lstm_passes_on_what_a_nearly_closed_gate_does(isa: str, size: float, closed: int) -> None:
+    """States of 1e-30 and of 0 are told apart: an argmax over states may take either."""
+    shape = Shape("lstm", inputs=1, hidden=5, bias=False)
+    core, batch = shape.core(), batch_for(shape, [1], 1)
+    with torch.no_grad():
+        core.get_parameter("weight_hh_l0").zero_()
+        weights = core.get_parameter("weight_ih_l0").div_(size)
+        weights[5 * closed : 5 * closed + 5] = -1
+    batch = replace(batch, x=torch.full_like(batch.x, size), c_0=torch.full_like(batch.h_0, float(closed)))
+    ours, eager = answers_of(stack_of(shape, core, pool(isa, 1)), batch)[0], alone(core, batch, torch.float32)[0]
+
+    torch.testing.assert_close(ours, eager, rtol=1e-5 if size < 89 else 0, atol=0)
+
+
+@per_instructions
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("state", [2e6, 1e10, 1e20, 1e30])
 def test_large_states_leave_through_gates_that_are_nearly_closed(isa: str, cell: str, state: float) -> None:
