@@ -17,9 +17,7 @@ NOISY = CostModel({Bucket(batch, length): milliseconds for batch, length, millis
 
 @pytest.mark.parametrize("milliseconds", [0.0, -1.0, math.nan, math.inf])
 def test_a_cost_that_is_no_positive_number_is_refused(milliseconds: float) -> None:
-    with pytest.raises(
-        ValueError, match=rf"bucket 4 x 16 must be a positive number of milliseconds, got {milliseconds}"
-    ):
+    with pytest.raises(ValueError, match=rf"bucket 4 x 16 must be a positive number of .*, got {milliseconds}"):
         CostModel({Bucket(4, 16): milliseconds})
 
 

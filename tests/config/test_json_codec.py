@@ -143,9 +143,7 @@ def test_a_value_that_is_too_deep_to_be_written_is_refused_too() -> None:
 @pytest.mark.parametrize("written", [{"a": "x\ud800"}, {"a\udfff": "x"}, {"a": "\x1b[31m"}, {"\x9b0m": ""}])
 def test_half_a_character_and_a_control_character_are_refused(written: dict[str, str]) -> None:
     """JSON can name half of a surrogate pair. A file in UTF-8 cannot hold it; a terminal obeys escape sequences."""
-    with pytest.raises(
-        JsonError, match=r"expected text without control characters, got '(x.ud800|a.udfff|.x1b.*|.x9b.*)'"
-    ):
+    with pytest.raises(JsonError, match=r"text without control characters, got '(x.ud800|a.udfff|.x1b.*|.x9b.*)'"):
         from_json(dict[str, str], written)
 
 

@@ -219,9 +219,7 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
         connection.execute(statement)
         connection.close()
         before = store.file.read_bytes()
-        with pytest.raises(
-            StoreUnavailableError, match="was written by another version of this software; move it away"
-        ):
+        with pytest.raises(StoreUnavailableError, match="was written by another version of this software; move it"):
             store.read(["a"])
         assert store.file.read_bytes() == before
         store.file.unlink()

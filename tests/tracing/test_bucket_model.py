@@ -59,9 +59,7 @@ def test_what_no_bucket_holds_is_refused_with_its_shape(reader: tracing.Traced) 
 
 def test_another_batch_than_the_bucket_was_traced_with_is_refused(reader: tracing.Traced) -> None:
     """The kernel selects by length only."""
-    with pytest.raises(
-        tracing.WrongInput, match=r"float32 \[3, 4, 4\], but the program was compiled for .*\[2, 4, 4\]"
-    ):
+    with pytest.raises(tracing.WrongInput, match=r"float32 \[3, 4, 4\], but the program was compiled .*\[2, 4, 4\]"):
         reader(torch.rand(3, 4, 4))
 
 

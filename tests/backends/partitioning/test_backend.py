@@ -142,9 +142,7 @@ def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
 
 def test_a_segment_that_is_refused_after_all_names_what_is_in_it(tmp_path: Path) -> None:
     engine = Picky(refused=frozenset({"aten::relu"}))
-    with pytest.raises(
-        CompileError, match=r"picky has no .* \(a segment of aten::linear, aten::relu.*ops_to_partition"
-    ):
+    with pytest.raises(CompileError, match=r"picky has no .*\(a segment of aten::linear, aten::relu.*ops_to_partition"):
         PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
 
 

@@ -100,9 +100,7 @@ def test_an_operator_that_it_lacks_is_named_with_its_line(tmp_path: Path) -> Non
         def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (torch.log_softmax(super().forward(x, lengths)[0], -1),)
 
-    with pytest.raises(
-        CompileError, match=r"log_softmax.int \(at test_without_compiler.py:\d+\): .*partitioner_config"
-    ):
+    with pytest.raises(CompileError, match=r"log_softmax.int \(at test_without_compiler.py:\d+\): .*partitioner_"):
         compiled(program_of(Logs()), tmp_path)
 
 
