@@ -1,4 +1,4 @@
-"""Lua scripts of the network store: the rules of `admission.py`, as one atomic step of the server.
+"""Lua scripts of the network store: writes at the revision that was read, by the rules of `admission.py`, in one step.
 
 The value of a record's key is a header of 17 bytes and the record. The header has the revision in 8 bytes, whether the
 session has ended in 1, and the time of the write in milliseconds in 8: of an unconfirmed session, the time at which a
