@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from input_configs import config_of
+from long_cases import with_long
 from ragged import lower_exact
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -67,20 +68,12 @@ def sorted_by_hand(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
 
 
 def all_states(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    states, _ = pad_packed_sequence(
-        m.chars(packed(m, chars, counts.cpu()))[0], batch_first=True, total_length=LONGEST_WORD
-    )
-    return states.max(1)[0]
+    states = m.chars(packed(m, chars, counts.cpu()))[0]
+    return pad_packed_sequence(states, batch_first=True, padding_value=-2.0, total_length=LONGEST_WORD)[0].max(1)[0]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
-    "encode",
-    [
-        pytest.param(last_states, marks=pytest.mark.long),
-        all_states,
-        pytest.param(sorted_by_hand, marks=pytest.mark.long),
-    ],
+    "encode", with_long([all_states, last_states, sorted_by_hand], "last_states", "sorted_by_hand")
 )
 def test_words_are_encoded_by_their_own_lengths(encode: Callable[..., Tensor]) -> None:
     assert lower_exact(Words(encode), words_of()).decided == {"counts"}
