@@ -44,13 +44,7 @@ class OnnxRuntime(OnnxEngine):
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the ONNX graph without weights."""
-        from .onnx_export import (
-            export_onnx,
-            external_names,
-            externalize_weights,
-            lifted_weights,
-            unfolded_weights,
-        )
+        from .onnx_export import export_onnx, external_names, externalize_weights, lifted_weights, unfolded_weights
 
         model = export_onnx(program)
         externalize_weights(model, lifted_weights(program))

@@ -60,9 +60,7 @@ CompilerArguments = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 CountOrUnlimited = Annotated[
-    int,
-    PlainValidator(_limit),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": -1}]}),
+    int, PlainValidator(_limit), WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": -1}]})
 ]
 Operators = Annotated[
     tuple[Annotated[str, Field(json_schema_extra={"pattern": f"^{_OPERATOR}$"}), AfterValidator(_operator)], ...],

@@ -104,11 +104,7 @@ def eval_mode(func: Function) -> Iterator[None]:
 
 
 def _flat_forward(
-    called: Function,
-    module: torch.nn.Module,
-    in_tree: pytree.TreeSpec,
-    held: Sequence[str],
-    notes: dict[str, Any],
+    called: Function, module: torch.nn.Module, in_tree: pytree.TreeSpec, held: Sequence[str], notes: dict[str, Any]
 ) -> Function:
     """Wrap forward() to take and return flat tensors; `notes` gets the structure of the outputs and what was padded."""
     own, count = module.forward, in_tree.num_leaves

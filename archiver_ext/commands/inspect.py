@@ -54,10 +54,7 @@ def _inspect(options: argparse.Namespace) -> None:
         sys.stdout.write(text)  # that of another version too
         return
     times, on_cpu = step_times(manifest), cpu_operators(manifest, reader)
-    added = {
-        **({"step_times": times} if times else {}),
-        **({"on_cpu": on_cpu} if on_cpu else {}),
-    }
+    added = {**({"step_times": times} if times else {}), **({"on_cpu": on_cpu} if on_cpu else {})}
     if options.json and not added:
         sys.stdout.write(text)
         return

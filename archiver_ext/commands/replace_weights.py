@@ -206,11 +206,7 @@ def _as_json(replaced: ReplaceResult, output: Path) -> dict[str, Any]:
         "state": None if after.streaming is None else after.streaming.state,
         "tolerance": after.tolerance._asdict(),
         "checks": [
-            {
-                **check.bucket._asdict(),
-                "max_error": check.max_error,
-                "before": known.get(check.bucket),
-            }
+            {**check.bucket._asdict(), "max_error": check.max_error, "before": known.get(check.bucket)}
             for check in after.checks
         ],
     }

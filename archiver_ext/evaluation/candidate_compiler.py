@@ -108,9 +108,7 @@ class CandidateCompiler:
 
 
 def _with_cpu_fallback(
-    engine: Backend,
-    programs: Mapping[ProgramRole, tuple[ExportedProgram, Bucket]],
-    config: PartitionerBlock,
+    engine: Backend, programs: Mapping[ProgramRole, tuple[ExportedProgram, Bucket]], config: PartitionerBlock
 ) -> Backend:
     """Return the engine if it supports every operator of every program, else a partitioned one.
 

@@ -19,12 +19,7 @@ from ...bucketing.execute import Pad
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from ...config.manifest import Manifest
-from ...lowering.exporter.random_values import (
-    HUGE,
-    VALUE_KINDS,
-    random_tensor,
-    random_values_of,
-)
+from ...lowering.exporter.random_values import HUGE, VALUE_KINDS, random_tensor, random_values_of
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..progress import ProgressCallback

@@ -20,14 +20,7 @@ from ...backends.versions import torch_version
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...config.engine_choice import AUTO
-from ...config.manifest import (
-    CostMeasurement,
-    ErrorTolerance,
-    Manifest,
-    MeasuredCost,
-    MeasuredError,
-    RequiredPackage,
-)
+from ...config.manifest import CostMeasurement, ErrorTolerance, Manifest, MeasuredCost, MeasuredError, RequiredPackage
 from ...config.manifest_writer import write_manifest
 from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig

@@ -21,16 +21,7 @@ from torch.fx import Node
 from ...backends.recurrent_operators import is_recurrent
 from ...bucketing.shapes import Axis
 from ..errors import node_line
-from ..exported_graph import (
-    argument,
-    axis_of,
-    class_count,
-    dims_argument,
-    operands,
-    operator_name,
-    rank,
-    rule_table,
-)
+from ..exported_graph import argument, axis_of, class_count, dims_argument, operands, operator_name, rank, rule_table
 from ..ragged.sizes import product
 
 

@@ -139,12 +139,7 @@ class Comparison:
             )
 
     def _answers(
-        self,
-        run: Run,
-        requests: Sequence[Request],
-        lengths: Sequence[int],
-        time: int,
-        rng: torch.Generator,
+        self, run: Run, requests: Sequence[Request], lengths: Sequence[int], time: int, rng: torch.Generator
     ) -> Sequence[torch.Tensor]:
         padded = [_padded(spec, [r[i] for r in requests], time, rng) for i, spec in enumerate(self.inputs)]
         try:

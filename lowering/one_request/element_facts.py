@@ -115,7 +115,7 @@ def within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool
 
 _END, _IN_ORDER, _ONLY_TRUE, _COUNTED = (Fact(name) for name in ("end", "in_order", "only_true", "counted"))
 _KEEPS_POSITIONS = SAME_ELEMENTS | {
-    *("expand_as", "to", "type", "type_as", "long", "int", "float", "double", "getitem"),
+    *("expand_as", "to", "type", "type_as", "long", "int", "float", "double", "getitem")
 }
 """Functions whose results have elements of their first argument only."""
 _BELOW = {"lt": True, "ge": False}

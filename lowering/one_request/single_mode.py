@@ -38,13 +38,7 @@ from .known_numbers import (
     with_known_values,
     with_symbols,
 )
-from .library_checks import (
-    embedding_bag,
-    pooled_over_time,
-    pooling_arguments,
-    truth_that_passes,
-    windows_over_time,
-)
+from .library_checks import embedding_bag, pooled_over_time, pooling_arguments, truth_that_passes, windows_over_time
 from .quotients import RepeatedList, joined
 from .single_packing import follow_packed, inner_result, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of

@@ -191,11 +191,7 @@ class RaggedProgram:
 
 
 def export_ragged(
-    single: SingleExport,
-    inputs: Sequence[TensorSpec],
-    places: Sequence[int | None],
-    *,
-    counts: bool = False,
+    single: SingleExport, inputs: Sequence[TensorSpec], places: Sequence[int | None], *, counts: bool = False
 ) -> RaggedProgram:
     """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs.
 

@@ -40,12 +40,7 @@ _SWEEP_SECONDS = 5.0
 """Interval between two removals of expired records, unless more may have expired than were removed."""
 
 
-_LIMITS = {
-    BEYOND_SESSIONS: SESSIONS,
-    BEYOND_UNCONFIRMED: UNCONFIRMED,
-    BEYOND_CLIENT: OF_CLIENT,
-    BEYOND_BYTES: BYTES,
-}
+_LIMITS = {BEYOND_SESSIONS: SESSIONS, BEYOND_UNCONFIRMED: UNCONFIRMED, BEYOND_CLIENT: OF_CLIENT, BEYOND_BYTES: BYTES}
 """Limits in words, by the code of an outcome."""
 
 Command = tuple[Any, ...]

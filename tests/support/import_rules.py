@@ -43,12 +43,7 @@ ONE_FILE = ("model_archiver",)
 HOST_PACKAGES = ("fastapi", "google", "grpc", "kserve", "prometheus_client", "ray", "starlette")
 """Packages of servers, for files of `hosts/` only."""
 
-READS_MANIFEST = (
-    "config/manifest.py",
-    "config/own_model.py",
-    "config/json_codec.py",
-    "config/manifest_values.py",
-)
+READS_MANIFEST = ("config/manifest.py", "config/own_model.py", "config/json_codec.py", "config/manifest_values.py")
 
 SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", *READS_MANIFEST, "config/__init__.py")
 """The files that are copied into an archive; they may use the standard library, torch and one engine."""

@@ -167,14 +167,7 @@ def _grids_table(proposal: Proposal) -> str:
 def _buckets_table(name: str, uses: Sequence[BucketUse]) -> str:
     """Return a row for each bucket length."""
     rows = (
-        (
-            str(use.length),
-            f"{use.sequences:,}",
-            f"{use.useful:,}",
-            timesteps(use.padded),
-            _share(use),
-        )
-        for use in uses
+        (str(use.length), f"{use.sequences:,}", f"{use.useful:,}", timesteps(use.padded), _share(use)) for use in uses
     )
     return _table(name, ("length", "sequences", "real timesteps", "timesteps of padding", "padding"), rows)
 

@@ -64,11 +64,7 @@ class Proposal:
 
 
 def propose(
-    histogram: Histogram,
-    target: Target = _UNKNOWN,
-    *,
-    count: int | None = None,
-    longest: int | None = None,
+    histogram: Histogram, target: Target = _UNKNOWN, *, count: int | None = None, longest: int | None = None
 ) -> Proposal:
     """Find the optimal lengths for a histogram, and evaluate them and the current ones.
 

@@ -14,10 +14,7 @@ from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands import bench_archive
-from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import (
-    sample_batches,
-    smallest_bucket,
-)
+from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches, smallest_bucket
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest
 

@@ -237,10 +237,7 @@ WRONG: Sequence[tuple[Mapping[str, Any], str]] = (
         "trace_kwargs.compiler_args: expected arguments as a shell takes them, got .*No closing quotation",
     ),
     ({"trace_kwargs": "-O1"}, "trace_kwargs: expected a mapping of keys, got the text"),
-    (
-        {"analyze_parameters": {"is_hf_transformers": True}},
-        "analyze_parameters.is_hf_transformers: is not a key here",
-    ),
+    ({"analyze_parameters": {"is_hf_transformers": True}}, "analyze_parameters.is_hf_transformers: is not a key here"),
     ({"analyze_parameters": {"max_workers": 0}}, "max_workers: expected 1 or more, got 0"),
     ({"analyze_parameters": {"additional_ignored_ops": {"sort"}}}, "additional_ignored_ops.0.: expected an operator"),
     ({"analyze_parameters": {"additional_ignored_ops": ["aten::2"]}}, "0.: expected an operator"),

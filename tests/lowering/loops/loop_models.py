@@ -378,14 +378,7 @@ MORE_CELLS = (
     *(tags_before_batch, highway, exponential_gates),
 )
 """Other cells; two of them are cut into chunks by other tests."""
-MORE_LOOPS = (
-    mean_of_states,
-    both_directions,
-    every_state,
-    after_a_stride,
-    reset_by_an_input,
-    appended,
-)
+MORE_LOOPS = (mean_of_states, both_directions, every_state, after_a_stride, reset_by_an_input, appended)
 """Other forms of the same."""
 FURTHER_LOOPS = (
     *(two_sequences, over_unpacked, layer_by_layer, random_field, stacked_cells, no_recurrence),

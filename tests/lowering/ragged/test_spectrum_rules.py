@@ -105,14 +105,7 @@ def scaled(m: Model, u: Tensor, k: Tensor) -> Any:
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     "run",
-    [
-        too_few_samples,
-        samples_that_are_too_few_for_long_requests,
-        three_factors,
-        correlation,
-        low_frequencies,
-        scaled,
-    ],
+    [too_few_samples, samples_that_are_too_few_for_long_requests, three_factors, correlation, low_frequencies, scaled],
 )
 def test_other_uses_of_a_spectrum_over_the_timesteps_are_refused(run: Callable[..., Tensor]) -> None:
     with pytest.raises(LoweringError, match=r"Fourier transform .* .at \S+:\d+: "):
