@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 import time
@@ -65,6 +66,11 @@ def load(context: Context) -> Service:
         host = host_of(context)
     except Exception as error:
         raise RuntimeError(f"TorchServe's context cannot be read: {type(error).__name__}: {error}") from error
+    if envelope := _server_properties().get("service_envelope"):
+        raise RuntimeError(
+            f"config.properties has service_envelope={envelope}, which changes requests and responses: remove it; the "
+            "handler reads JSON, V2 and .npy by itself"
+        )
     service = open_service(host)
     _spare_each_batch()
     return service
@@ -98,17 +104,21 @@ def host_of(context: Context) -> Host:
     """Return what TorchServe decides for a worker."""
     yaml = context.model_yaml_config if isinstance(context.model_yaml_config, Mapping) else {}
     model = ModelIdentity(str(context.model_name), _version(context.manifest))
-    reporter = MetricReporter(model.name, _declared_units(context.metrics), socket.gethostname())
+    reporter = MetricReporter(model, _declared_units(context.metrics), socket.gethostname())
     return Host(
         Path(context.system_properties["model_dir"]),
         model,
-        max_response_bytes(os.environ, read_server_properties(Path("/proc") / str(os.getppid()))),
+        max_response_bytes(os.environ, _server_properties()),
         _response_timeout_ms(yaml.get("responseTimeout")),
         partial(_report, reporter),
         os.environ,
         workers=yaml.get("maxWorkers"),
         device=_device(context.system_properties.get("gpu_id")),
     )
+
+
+def _server_properties() -> dict[str, str]:
+    return read_server_properties(Path("/proc") / str(os.getppid()))
 
 
 def _device(gpu: object) -> str | None:
@@ -162,7 +172,7 @@ def _version(manifest: object) -> str:
     return version if isinstance(version, str) else ""
 
 
-MODEL_DIMENSIONS = ("ModelName", "Level")
+MODEL_DIMENSIONS = ("ModelName", "ModelVersion", "Level")
 """The last dimensions of every metric; TorchServe adds the host's name."""
 
 
@@ -209,7 +219,7 @@ def declared_units(find: Callable[[Metric], DeclaredMetric | None]) -> dict[str,
 class MetricReporter:
     """Writes the metrics of a batch as lines that TorchServe reads."""
 
-    model_name: str
+    model: ModelIdentity
     units: Mapping[str, str]
     """The unit of each declared metric. Others are left out: the server would log and then drop them."""
     host: str
@@ -218,11 +228,13 @@ class MetricReporter:
         """Format one line for each value that is not 0; `time` is in seconds since the epoch.
 
         >>> declared = {"neuron_lstm_requests_total": "Count"}
-        >>> reporter = MetricReporter("tagger", declared, "host1")
+        >>> reporter = MetricReporter(ModelIdentity("tagger", "1.0"), declared, "host1")
         >>> list(reporter.lines(BatchMetrics(requests=3), BucketGrid((1,), (8,)), time=1700000000))
-        ['[METRICS]neuron_lstm_requests_total.Count:3|#ModelName:tagger,Level:Model|#type:COUNTER|#hostname:host1,1700000000']
+        ['[METRICS]neuron_lstm_requests_total.Count:3|#ModelName:tagger,ModelVersion:1.0,Level:Model|#type:COUNTER|#hostname:host1,1700000000']
         """
-        model, end = f"ModelName:{self.model_name},Level:Model", f"#hostname:{self.host},{time}"
+        version = re.sub(r"[^\w.+-]", "_", self.model.version) or "none"  # the frontend splits the line at commas
+        model = f"ModelName:{self.model.name},ModelVersion:{version},Level:Model"
+        end = f"#hostname:{self.host},{time}"
         for metric in METRICS:
             unit = self.units.get(metric.name)
             if unit is None:

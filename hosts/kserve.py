@@ -112,7 +112,7 @@ def load(path: str, name: str | None, threads: int) -> HostedArchive:
     waiting = _BATCHES_WAITING * most_in_batch(manifest)
     settings = ArchiveSettings(path, name, threads, waiting)
     try:
-        return ServedArchive(settings, _PrometheusMetrics(name).report)
+        return ServedArchive(settings, _PrometheusMetrics(name, reader.model_version()).report)
     except ArchiveError as error:
         _log.error("model %s is not ready: %s", name, error)
         return UnloadedArchive(settings, str(error))
@@ -139,15 +139,15 @@ def main() -> None:
 class _PrometheusMetrics:
     """Reports the batches of one model to the registry that the server's `/metrics` shows."""
 
-    def __init__(self, model: str, registry: CollectorRegistry = REGISTRY) -> None:
-        self._model = model
+    def __init__(self, model: str, version: str, registry: CollectorRegistry = REGISTRY) -> None:
+        self._model = {"ModelName": model, "ModelVersion": version}
         self._metrics = [(metric, _make(metric, registry)) for metric in METRICS]
 
     def report(self, batch: BatchMetrics, grid: BucketGrid) -> None:
         """Count one batch."""
         for metric, target in self._metrics:
             for own, value in metric.values(batch, grid).items():
-                labels = {"ModelName": self._model} | ({metric.dimension: own} if metric.dimension else {})
+                labels = self._model | ({metric.dimension: own} if metric.dimension else {})
                 if isinstance(target, Histogram):
                     target.labels(**labels).observe(value)
                 else:
@@ -155,7 +155,7 @@ class _PrometheusMetrics:
 
 
 def _make(metric: Metric, registry: CollectorRegistry) -> Counter | Histogram:
-    labels = ("ModelName", *([metric.dimension] if metric.dimension else []))
+    labels = ("ModelName", "ModelVersion", *([metric.dimension] if metric.dimension else []))
     text = metric.name.replace("_", " ")
     made = Histogram if metric.type == "histogram" else Counter
     return made(metric.name, text, labels, registry=registry)

@@ -203,13 +203,14 @@ def _has_several_nodes() -> bool:
 
 
 def _load(name: str, path: str) -> ServedArchive:
-    manifest = ArchiveReader(Path(path)).manifest()
+    reader = ArchiveReader(Path(path))
+    manifest = reader.manifest()
     if _has_several_nodes():
         check_shared_sessions(name, manifest)
     threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
     # Ray sends at most `max_ongoing_requests`: all of them but one may wait for a batch of one request.
     settings = ArchiveSettings(path, name, threads, most_waiting=None)
-    return ServedArchive(settings, _RayMetrics(name).report)
+    return ServedArchive(settings, _RayMetrics(name, reader.model_version()).report)
 
 
 async def _wait_until_ready(archives: Mapping[str, ServedArchive]) -> None:
@@ -230,15 +231,15 @@ _BOUNDARIES = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
 class _RayMetrics:
     """Reports the batches of one model to Ray."""
 
-    def __init__(self, model: str) -> None:
-        self._model = model
+    def __init__(self, model: str, version: str) -> None:
+        self._model = {"ModelName": model, "ModelVersion": version}
         self._metrics = [(metric, _make(metric)) for metric in METRICS]
 
     def report(self, batch: BatchMetrics, grid: BucketGrid) -> None:
         """Count one batch."""
         for metric, target in self._metrics:
             for own, value in metric.values(batch, grid).items():
-                tags = {"ModelName": self._model} | ({metric.dimension: own} if metric.dimension else {})
+                tags = self._model | ({metric.dimension: own} if metric.dimension else {})
                 if isinstance(target, Histogram):
                     target.observe(value, tags)
                 elif value:  # a Counter refuses 0
@@ -246,7 +247,7 @@ class _RayMetrics:
 
 
 def _make(metric: Metric) -> Counter | Histogram:
-    keys = ("ModelName", *([metric.dimension] if metric.dimension else []))
+    keys = ("ModelName", "ModelVersion", *([metric.dimension] if metric.dimension else []))
     if metric.type == "histogram":
         return Histogram(metric.name, boundaries=_BOUNDARIES, tag_keys=keys)
     return Counter(metric.name, tag_keys=keys)

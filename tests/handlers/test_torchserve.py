@@ -124,6 +124,13 @@ def test_any_other_error_while_loading_becomes_a_runtime_error(archive: Path, mo
         torchserve.load(FakeContext(model_dir=archive))
 
 
+def test_a_server_with_an_envelope_is_told_to_remove_it(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the model would be ready, and each request would fail."""
+    monkeypatch.setattr(torchserve, "read_server_properties", lambda _: {"service_envelope": "kservev2"})
+    with pytest.raises(RuntimeError, match=r"service_envelope=kservev2, which changes .*: remove it"):
+        torchserve.load(FakeContext(model_dir=archive))
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("yaml", "threads"),
@@ -168,11 +175,9 @@ def test_each_batch_is_told_to_the_server_by_the_metrics_it_declares(
     lengths, *metrics = told_of(caplog)
     assert lengths == "neuron_lstm lengths 1:1 3:2"
     told = {line.partition("|#hostname")[0] for line in metrics}
-    assert "[METRICS]neuron_lstm_requests_total.Count:4|#ModelName:sums,Level:Model|#type:COUNTER" in told
-    assert (
-        "[METRICS]neuron_lstm_rejected_total.Count:1|#Reason:MalformedBody,ModelName:sums,Level:Model|#type:COUNTER"
-        in told
-    )
+    model = "ModelName:sums,ModelVersion:2.0,Level:Model|#type:COUNTER"
+    assert f"[METRICS]neuron_lstm_requests_total.Count:4|#{model}" in told
+    assert f"[METRICS]neuron_lstm_rejected_total.Count:1|#Reason:MalformedBody,{model}" in told
     assert any(line.startswith("[METRICS]neuron_lstm_batch_seconds.Seconds:") for line in told)
 
 

@@ -19,6 +19,7 @@ import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 from torchserve_neuron_lstm.handlers.batch import BatchStats
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.metrics import METRICS, BatchMetrics, Metric
 from torchserve_neuron_lstm.handlers.torchserve import MetricReporter, declared_units, dimensions
 
@@ -49,7 +50,8 @@ def caching(metric: Metric) -> CachingMetric:
     return CachingMetric(metric.name, entry["unit"], entry["dimensions"], MetricTypes(metric.type))
 
 
-REPORTER = MetricReporter("m", declared_units(caching), socket.gethostname())
+MODEL = ModelIdentity("m", "2")
+REPORTER = MetricReporter(MODEL, declared_units(caching), socket.gethostname())
 
 
 def test_the_shipped_file_declares_every_metric_with_its_dimensions_and_no_other() -> None:
@@ -75,7 +77,10 @@ def test_a_line_is_the_one_that_torchserve_writes(caplog: pytest.LogCaptureFixtu
             caching(metric).emit_metrics(
                 "",
                 number,
-                ",".join(([f"{metric.dimension}:{own}"] if metric.dimension else []) + ["ModelName:m", "Level:Model"]),
+                ",".join(
+                    ([f"{metric.dimension}:{own}"] if metric.dimension else [])
+                    + ["ModelName:m", "ModelVersion:2", "Level:Model"]
+                ),
             )
     theirs = [record.getMessage() for record in caplog.records if "[METRICS]" in record.getMessage()]
 
@@ -90,7 +95,7 @@ def test_a_batch_is_told_in_full() -> None:
     for line in REPORTER.lines(FULL, GRID, 1_700_000_000):
         found = LINE.fullmatch(line)
         assert found is not None
-        own, _, rest = found[4].rpartition("ModelName:m,Level:Model")
+        own, _, rest = found[4].rpartition("ModelName:m,ModelVersion:2,Level:Model")
         assert rest == ""
         told[f"{found[1].removeprefix('neuron_lstm_')} {own.strip(',')}".strip(), found[2]] = float(found[3])
 
@@ -136,10 +141,10 @@ def test_what_the_server_does_not_declare_is_not_told() -> None:
     """The server would log every line and drop it."""
     units = declared_units(lambda metric: caching(metric) if "requests" in metric.name else None)
 
-    assert [line.partition(".")[0] for line in MetricReporter("m", units, "h").lines(FULL, GRID, 0)] == [
+    assert [line.partition(".")[0] for line in MetricReporter(MODEL, units, "h").lines(FULL, GRID, 0)] == [
         "[METRICS]neuron_lstm_requests_total"
     ]
-    assert list(MetricReporter("m", {}, "h").lines(FULL, GRID, 0)) == []
+    assert list(MetricReporter(MODEL, {}, "h").lines(FULL, GRID, 0)) == []
 
 
 def test_a_metric_that_is_declared_with_other_dimensions_is_left_out_with_a_warning(
@@ -150,4 +155,4 @@ def test_a_metric_that_is_declared_with_other_dimensions_is_left_out_with_a_warn
     units = declared_units(lambda metric: other if metric.name == other.metric_name else caching(metric))
 
     assert set(units) == {metric.name for metric in METRICS} - {"neuron_lstm_executions_total"}
-    assert "['Bucket', 'ModelName', 'Level']" in caplog.text
+    assert "['Bucket', 'ModelName', 'ModelVersion', 'Level']" in caplog.text

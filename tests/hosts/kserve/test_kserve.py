@@ -127,7 +127,7 @@ def test_batches_are_counted_where_kserve_shows_its_metrics(kserve: Mapping[str,
     assert infer(kserve["scorer"].grpc, request()).code == "OK"
     text = get(kserve["scorer"].http, "/metrics").body.decode()
 
-    assert 'neuron_lstm_requests_total{ModelName="scorer"}' in text
+    assert 'neuron_lstm_requests_total{ModelName="scorer",ModelVersion="1.0"}' in text
     assert 'neuron_lstm_batch_seconds_bucket{ModelName="scorer"' in text
 
 
