@@ -1,4 +1,4 @@
-"""Report of packaging: a table for people, JSON for machines."""
+"""Report of packaging: lines for people, JSON for machines."""
 
 from __future__ import annotations
 
@@ -6,59 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from ..config.manifest import Manifest
 from .evaluation.candidate import CandidateResult
 from .evaluation.selection import MARGIN
 from .own_model.package import OwnModelResult
 from .package import PackagingResult
-from .report_parts import PYTHON, busy_line, cost_lines, machine, make_table, print_lines, software
+from .report_parts import PYTHON, busy_line, cost_lines, machine, print_lines, software
 
 
 def print_result(outcome: PackagingResult | OwnModelResult, console: Console) -> None:
-    """Print the variants of every engine, the effect of padding, and the selected engine with the reason."""
-    if isinstance(outcome, OwnModelResult):
-        print_lines(console, *_own_remarks(outcome))
-        return
-    console.print(_table(outcome))
-    print_lines(console, *_remarks(outcome))
-
-
-def _table(outcome: PackagingResult) -> Table:
-    trials = (outcome.selected, *outcome.others)
-    estimated = any(trial.estimates for trial in trials)
-    padded = any(trial.padding for trial in trials)
-    # Headings of two lines leave a terminal of 80 columns the room for the longest name of an engine.
-    numbers = (
-        *("compile\ns", "size", "max\nerror", "measured\nms"),
-        *["padded\nms"] * padded,
-        *["estimate\nus"] * estimated,
-    )
-    table = make_table("bucket", "backend", numbers=numbers)
-    for trial in trials:
-        for *row, padding_cost, estimate in _rows(trial):
-            cells = (*row, *[padding_cost] * padded, *[estimate] * estimated)
-            table.add_row(*cells, style=None if trial is outcome.selected else "dim")
-        table.add_section()
-    return table
-
-
-def _rows(trial: CandidateResult) -> Iterator[tuple[str, ...]]:
-    """One row per bucket; a program for every bucket shows its compilation in the first row only."""
-    milliseconds, padding, precision = trial.milliseconds, trial.padding, trial.manifest.precision
-    own = {compiled.job.bucket: compiled for compiled in trial.compiled if compiled.job.part in ("sequence", "chunk")}
-    for index, bucket in enumerate(trial.manifest.grid.buckets):
-        compiled = own.get(bucket) or (own.get(None) if index == 0 else None)
-        yield (
-            f"{bucket.batch} x {bucket.length}",
-            trial.backend if precision == "float32" else f"{trial.backend} {precision}",
-            *(('"', '"') if compiled is None else (f"{compiled.seconds:.1f}", human_size(compiled.size))),
-            f"{trial.verified[bucket].max_error:.1e}",
-            f"{milliseconds.of(bucket):.3f}" if trial.simulation is None else "emulated",
-            "" if padding is None else f"{padding.of(bucket):.3f}",
-            f"{trial.estimates[bucket]:.2f}" if bucket in trial.estimates else "",
-        )
+    """Print what was packaged, what was verified, and how it is served; `neuron-lstm inspect` has the rest."""
+    print_lines(console, *(_own_remarks(outcome) if isinstance(outcome, OwnModelResult) else _remarks(outcome)))
 
 
 def human_size(size: int) -> str:
@@ -73,20 +32,19 @@ def human_size(size: int) -> str:
 
 
 def _remarks(outcome: PackagingResult) -> Iterator[str]:
-    yield from outcome.notes
     selected, manifest = outcome.selected, outcome.selected.manifest
+    yield _packaged(outcome)
+    yield from outcome.notes
     allowed = f"{manifest.tolerance.atol:g} + {manifest.tolerance.rtol:g} x |eager|"
     yield f"verified: every output is within {allowed} of the model in eager mode, each request alone"
-    yield _padding(manifest)
-    if manifest.shadow is not None:
-        yield f"a share of {manifest.shadow.share:g} of the answers is compared with the model's own code (shadow)"
-    yield f"runs as {manifest.kind}: {manifest.kind_reason}"
+    yield _served(manifest)
+    if manifest.kind == "sequence":
+        yield f"whole sequences are computed at once, without sessions: {manifest.kind_reason}"
     for rejected in outcome.rejected:
         yield f"{rejected.backend} was rejected: {rejected.reason}"
-    yield _selected(outcome)
-    yield from cost_lines(selected.backend, manifest.measurement, bool(manifest.padding_costs), outcome.cpu_operators)
+    yield from cost_lines(selected.backend, None, padded=False, cpu_operators=outcome.cpu_operators)
     yield from busy_line(manifest.measurement)
-    yield _precision(outcome)
+    yield from _precision(outcome)
     if selected.simulation is not None:
         by = "its compiler's estimates" if selected.estimates else "their timesteps"
         yield (
@@ -94,46 +52,42 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
             f"`neuron-lstm calibrate` measures them on a host with the device"
         )
     yield f"runs on {software(manifest.requires, manifest.host)}; {machine(manifest.host, selected.backend)}"
-    yield f"{outcome.archive}: {human_size(outcome.size)}"
+    yield f"serve it: neuron-lstm serve {outcome.archive}; more about it: neuron-lstm inspect {outcome.archive}"
 
 
-def _padding(manifest: Manifest) -> str:
-    served = "requests are padded to the next larger bucket, and each is answered as alone"
+def _packaged(outcome: PackagingResult) -> str:
+    selected = outcome.selected
+    packaged = f"{outcome.archive}: {human_size(outcome.size)}, {selected.backend} in {selected.manifest.precision}"
+    if not outcome.others:
+        return packaged
+    others = ", ".join(f"{other.backend} {other.total_ms:.2f} ms" for other in outcome.others)
+    is_fastest = all(selected.total_ms <= other.total_ms for other in outcome.others)
+    rank = "the fastest" if is_fastest else f"since no other saves more than {MARGIN:.0%}"
+    return f"{packaged}, {rank}: {selected.total_ms:.2f} ms for one batch of each size; {others}"
+
+
+def _served(manifest: Manifest) -> str:
+    how = "at their own length" if manifest.shapes == "any" else "padded to the next larger bucket"
+    served = f"requests of {manifest.shortest_accepted} to {manifest.longest} timesteps are served, {how}"
     if manifest.short is not None:
         served += (
-            f". The model's own code answers requests of fewer than {manifest.shortest} timesteps, because it does "
-            f"something else with them{'; it draws random numbers' if manifest.short.model.draws else ''}"
+            f". The model's own code answers those of fewer than {manifest.shortest}, because it does something else "
+            f"with them{'; it draws random numbers' if manifest.short.model.draws else ''}"
         )
     if manifest.shortest_accepted == 1:
         return served
-    return (
-        f"{served}. Requests of fewer than {manifest.shortest_accepted} timesteps are refused: the model fails on "
-        "them, or branches on their number of timesteps"
-    )
+    return f"{served}. The model fails on shorter ones, or branches on their number of timesteps"
 
 
-def _selected(outcome: PackagingResult) -> str:
-    selected = outcome.selected
-    if not outcome.others:
-        return f"{selected.backend} is packaged"
-    others = ", ".join(f"{other.backend} {other.total_ms:.2f} ms" for other in outcome.others)
-    total = f"{selected.total_ms:.2f} ms for one batch of each size, with evenly spread lengths"
-    is_fastest = all(selected.total_ms <= other.total_ms for other in outcome.others)
-    rank = "the fastest" if is_fastest else f"since no other saves more than {MARGIN:.0%}"
-    return f"{selected.backend} is packaged, {rank}: {total}; {others}"
-
-
-def _precision(outcome: PackagingResult) -> str:
-    """The precision of the outputs; with the reason, if it is higher than the requested one."""
+def _precision(outcome: PackagingResult) -> Iterator[str]:
+    """Say why the precision is higher than the requested one, and for which inputs its tolerance does not hold."""
     precision, requested = outcome.selected.manifest.precision, outcome.precision
-    computes = f"precision: {outcome.selected.backend} computes in {precision}"
     if beyond := outcome.selected.beyond:
-        computes += f"; its tolerance does not hold for inputs {', '.join(beyond)}"
-    if precision == requested:
-        return computes
-    slower = [other.backend for other in outcome.others if other.manifest.precision == requested]
-    reason = f"faster than {' and '.join(slower)} in {requested}" if slower else f"no engine in {requested} is left"
-    return f"{computes}, although {requested} is allowed: {reason}"
+        yield f"the tolerance of {precision} does not hold for inputs {', '.join(beyond)}"
+    if precision != requested:
+        slower = [other.backend for other in outcome.others if other.manifest.precision == requested]
+        reason = f"faster than {' and '.join(slower)} in {requested}" if slower else f"no engine in {requested} is left"
+        yield f"{precision} is used, although {requested} is allowed: {reason}"
 
 
 def to_json(outcome: PackagingResult | OwnModelResult) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
     else:
         tried = [_to_compare(name, config) for name in names]
     reasons = {engine.name: engine.unavailable() or engine.device_missing() for engine in tried}
-    rejected = [RejectedEngine(name, reason) for name, reason in reasons.items() if reason is not None]
+    missing = {engine.name for engine in tried if names is None and engine.device_missing() is not None}  # no fault
+    rejected = [RejectedEngine(name, why) for name, why in reasons.items() if why is not None and name not in missing]
     available = [engine for engine in tried if reasons[engine.name] is None] or fallback_engines(config, ())
     if not available:
         raise PackagingError(

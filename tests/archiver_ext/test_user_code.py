@@ -62,7 +62,7 @@ def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(
     code, output, error = choose("my_kernel:choose", "--extra-files", "my_kernel.py")
 
     assert code == 0, error
-    assert "runs as sequence: my_kernel:choose selects a bucket for each whole sequence" in output
+    assert "without sessions: my_kernel:choose selects a bucket for each whole sequence" in output
     with ArchiveReader(project.folder / "tiny.mar").unpacked() as folder:
         manifest = read_manifest(folder)
         assert (manifest.kernel, manifest.kind, manifest.shapes) == ("my_kernel:choose", "sequence", "grid")
