@@ -28,6 +28,7 @@ _KINDS = {
     409: ("ChunkBeforeFailed", "SessionBusy", "SessionExists", "StepGap", "StepTaken"),
     410: ("ModelChanged", "SessionEnded", "SessionUnknown"),
     413: ("AnswerTooLarge", "BodyTooLarge", "SequenceTooLong", "TooManySequences", "TooManyTimesteps", "TooMuchWork"),
+    415: ("UnsupportedEncoding",),
     422: ("LengthNotAccepted",),
     429: ("TooManySessions",),
     500: ("AnswerNotFinite", "InternalError", "SessionDamaged"),

@@ -88,13 +88,15 @@ def _parsed(block: bytes, at: int) -> tuple[Optional[dict[str, Any]], int]:
     own_id = text()
     if own_id is None:
         return None, at
-    headers, inputs = [], []
+    headers: list[dict[str, Any]] = []
+    inputs: list[dict[str, Any]] = []
     while (name := text()) is not None:
         headers.append({"name": name, "value": text()})
     while (name := text()) is not None:
         content_type, value = text() or b"", text() or b""  # decoded once it is known that they are not cut
-        # A codec may read an array in place, for which the bytes must be writable.
-        inputs.append({"name": name.decode(), "contentType": content_type.decode(), "value": bytearray(value)})
+        # A codec may read an array in place, for which the bytes must be writable. None: a second field of that name.
+        kept = None if any(field["name"] == name.decode() for field in inputs) else bytearray(value)
+        inputs.append({"name": name.decode(), "contentType": content_type.decode(), "value": kept})
     return {"requestId": own_id, "headers": headers, "parameters": inputs}, at
 
 

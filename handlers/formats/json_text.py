@@ -38,28 +38,32 @@ class ResponseTooLong(ValueError):
 
 
 def to_json(value: object, most: int | None = None) -> bytes:
-    r"""Write mappings, sequences, strings, numbers and tensors as JSON text, without spaces.
+    r"""Write mappings, sequences, strings, numbers and tensors as JSON text in UTF-8, without spaces.
 
-    >>> to_json({"logits": torch.tensor([[0.1, 1e-7], [float("nan"), 2.0]]), "id": "é"})
-    b'{"logits":[[0.100000001,1.00000001e-07],[null,2.0]],"id":"\\u00e9"}'
+    >>> to_json({"logits": torch.tensor([[0.1, 1e-7], [float("nan"), 2.0]]), "id": "é"}).decode()
+    '{"logits":[[0.100000001,1.00000001e-07],[null,2.0]],"id":"é"}'
 
     Raises `TypeError`: a value is none of these.
     Raises `ValueError`: a number outside a tensor is not finite.
     Raises `ResponseTooLong`: the text would have more than `most` bytes.
     """
     if most is None or _LONGEST_NUMBER * _numbers(value) < most:
-        text = _text(value).encode("ascii")
+        text = _encoded(_text(value))
         if most is not None and len(text) > most:
             raise ResponseTooLong(f"the text has {len(text)} bytes, at most {most} are allowed")
         return text
-    parts: list[str] = []
+    parts: list[bytes] = []
     size = 0
-    for part in _parts(value):
+    for part in map(_encoded, _parts(value)):
         parts.append(part)
         size += len(part)
         if size > most:
             raise ResponseTooLong(f"the text has more than {most} bytes")
-    return "".join(parts).encode("ascii")
+    return b"".join(parts)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")  # half of a surrogate pair is an escape of JSON
 
 
 def _numbers(value: object) -> int:
@@ -113,13 +117,13 @@ def _text(value: object) -> str:
         return "{" + ",".join(f"{_key(key)}:{_text(part)}" for key, part in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
         return "[" + ",".join(map(_text, value)) + "]"
-    return json.dumps(value, allow_nan=False)
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
 def _key(key: object) -> str:
     if not isinstance(key, str):
         raise TypeError(f"the keys of a JSON object are strings, not {type(key).__name__}")
-    return json.dumps(key)
+    return json.dumps(key, ensure_ascii=False)
 
 
 def _tensor_text(tensor: torch.Tensor) -> str:

@@ -114,8 +114,13 @@ class RawRequest(NamedTuple):
 
         Raises `RequestError`: 400, there is no body, or it is shorter than its headers say.
         """
+        if (coding := self.header("content-encoding")) not in ("", "identity"):
+            message = f"the header Content-Encoding is {coding[:100]!r}: send the body as it is, without the header"
+            raise RequestError("UnsupportedEncoding", message)
         if not isinstance(self.row, dict):
             return Body(self.row, _plain_type(self.header("content-type")), self._json_bytes(self.row))
+        if repeated := [name for name, value in self.row.items() if value is None]:
+            raise malformed(f"the form has more than one field {repeated[0]!r}: send a request for each")
         for name in BODY_FIELDS:
             if name in self.row:
                 value = self.row[name]

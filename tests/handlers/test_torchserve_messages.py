@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
+from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.handlers.torchserve_messages import ReadAhead, read_in_blocks, read_server_properties
 
 
@@ -110,6 +112,24 @@ def test_a_message_may_be_cut_anywhere(cut: int, monkeypatch: pytest.MonkeyPatch
     expected = as_torchserve_reads(CUT)
     with torchserve_in_blocks():
         assert otf_message_handler.retrieve_msg(Pieces(CUT, [max(1, cut)])) == expected
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_a_form_with_two_fields_of_a_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false")
+    twice = message([b"[1]", b"[2]"]).replace(b"body1", b"body0")
+    _, (_, row) = otf_message_handler.retrieve_msg(Pieces(twice, []))
+    fields = {field["name"]: field["value"] for field in row["parameters"]}
+    with pytest.raises(RequestError, match="more than one field 'body0': send a request for each"):
+        RawRequest(fields, {}).body()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br"])
+def test_a_compressed_body_is_refused_by_its_header(coding: str) -> None:
+    with pytest.raises(RequestError, match=f"the header Content-Encoding is '{coding}'") as refused:
+        RawRequest({"body": b"\x1f\x8b"}, {"Content-Encoding": coding}).body()
+    assert (refused.value.kind, refused.value.status) == ("UnsupportedEncoding", 415)
+    assert RawRequest({"body": b"[1]"}, {"Content-Encoding": "identity"}).body().value == b"[1]"
 
 
 @pytest.mark.usefixtures("in_blocks", "decoded")
