@@ -25,10 +25,11 @@ def load_config(path: Path) -> ServingConfig:
 
     Raises `ConfigError`: it cannot be read, or something in it cannot be used.
     """
-    return parse_config(_text(path), str(path), path.parent)
+    return parse_config(config_text(path), str(path), path.parent)
 
 
-def _text(path: Path) -> str:
+def config_text(path: Path) -> str:
+    """Read a file. Raises `ConfigError`: it cannot be read, or is not UTF-8."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -69,7 +70,7 @@ def load_block(path: Path) -> NeuronLstmBlock:
     Raises `ConfigError`: it cannot be read, or something in it cannot be used.
     """
     document = YamlDocument(str(path))
-    document.read(_text(path))
+    document.read(config_text(path))
     block = _checked(NeuronLstmBlock, document, document.values[BLOCK], (BLOCK,)) if BLOCK in document.values else None
     if block is None or document.diagnostics:
         raise ConfigError(str(path), document.diagnostics)

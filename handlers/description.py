@@ -71,8 +71,9 @@ def _describe_streaming(settings: SessionSettings) -> dict[str, object]:
 
 
 def _describe_tensor(spec: TensorSpec) -> dict[str, object]:
-    limits = {} if spec.vocabulary is None else {"vocabulary": spec.vocabulary}
-    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), **limits}
+    limits = {"vocabulary": spec.vocabulary, "range": None if spec.value_range is None else list(spec.value_range)}
+    known = {name: limit for name, limit in limits.items() if limit is not None}
+    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), **known}
 
 
 _log = logging.getLogger(__name__)

@@ -195,6 +195,8 @@ class ArchiveReader:
     def _extract(self, directory: Path) -> None:
         if is_zip(self.path):
             with zipfile.ZipFile(self.path) as file:
+                if any(".." in name.split("/") for name in file.namelist()):
+                    raise zipfile.BadZipFile("a name leads out of it")
                 file.extractall(directory)  # noqa: S202 - zipfile keeps names inside the folder by itself
         elif _is_tar(self.path):
             with tarfile.open(self.path, tarinfo=_Member) as file:

@@ -50,7 +50,7 @@ def answer_lines(handle: Handle, lines: Iterator[bytes]) -> Iterator[AnswerLine]
     """
     number, most = 1, _FIRST_LINES
     while window := _take(lines, most):
-        responses = handle([RawRequest({"body": line}) for line in window])
+        responses = handle([RawRequest({"body": line}, {"url_path": ""}) for line in window])
         for response in responses:
             yield _answer(response, number)
             number += 1

@@ -223,4 +223,5 @@ def _streaming(settings: SessionSettings | None) -> list[str]:
 
 
 def _layout(spec: TensorSpec) -> str:
-    return f"{spec.name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]"
+    accepted = "" if spec.value_range is None else " from {:g} to {:g}".format(*spec.value_range)
+    return f"{spec.name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]{accepted}"

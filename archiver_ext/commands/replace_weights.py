@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ def add_to(commands: Commands) -> None:
     add_archive(command)
     command.add_argument("weights", type=Path, help="the new weights: a .pt, .pth or .safetensors file")
     add_archive_output(command)
+    command.add_argument("--version", metavar="V", help="the new archive's version; without it that of the old one")
     command.add_argument("--json", action="store_true", help="print the results of the verification as JSON")
     command.set_defaults(run=_run)
 
@@ -45,7 +47,7 @@ def _run(options: argparse.Namespace) -> None:
     output = options.output or options.archive
     if options.output is not None:
         check_output(output, options.weights, "the file of weights")
-    replaced = replace_weights(options.archive, options.weights, output, Console(stderr=True))
+    replaced = replace_weights(options.archive, options.weights, output, Console(stderr=True), options.version)
     if replaced.unsigned:
         tell_unsigned(output)
     show(options, lambda: _as_json(replaced, output), lambda console: _print(replaced, output, console))
@@ -63,8 +65,10 @@ class ReplaceResult:
     """Whether the archive was signed before; the new one is not."""
 
 
-def replace_weights(archive: Path, file: Path, destination: Path, console: Console) -> ReplaceResult:
-    """Write `archive` to `destination` with the weights of `file`; programs and costs stay.
+def replace_weights(
+    archive: Path, file: Path, destination: Path, console: Console, version: str | None = None
+) -> ReplaceResult:
+    """Write `archive` to `destination` with the weights of `file`, and a version; programs and costs stay.
 
     Progress goes to `console` if it takes more than two seconds.
 
@@ -77,7 +81,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
     from ...config.manifest import FILE_NAME, ManifestError, read_manifest
     from ...config.manifest_writer import write_manifest
     from ...inference.private_directory import private_directory
-    from ...inference.reader import ArchiveReader
+    from ...inference.reader import STOCK_MANIFEST, ArchiveReader
     from ..archive.workspace import temporary_files_in
     from ..archive.writer import rewrite_archive
 
@@ -97,8 +101,17 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
         except (ManifestError, WeightsError) as error:
             raise PackagingError(str(error)) from error
         files = {weights: tree / weights, FILE_NAME: tree / FILE_NAME}
+        if version is not None:
+            files[STOCK_MANIFEST] = _with_version(tree / STOCK_MANIFEST, version)
         unsigned = rewrite_archive(archive, files, destination, read)
     return ReplaceResult(before, after, None if given.is_whole_file else given.describe(file), unsigned)
+
+
+def _with_version(stock_manifest: Path, version: str) -> Path:
+    entries = json.loads(stock_manifest.read_text("utf-8"))
+    entries["model"]["modelVersion"] = version
+    stock_manifest.write_text(json.dumps(entries, indent=2), "utf-8")
+    return stock_manifest
 
 
 def _own_weights(manifest: Manifest) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import Commands, print_json
+
+if TYPE_CHECKING:
+    from ...config.diagnostics import Diagnostic
 
 
 def add_to(commands: Commands) -> None:
@@ -63,27 +67,36 @@ def _without_null(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _verify_config(options: argparse.Namespace) -> None:
-    from ...config.load import load_config
+    from ...config.diagnostics import ConfigError
+    from ...config.load import config_text, load_config
 
-    config = load_config(options.file)
-    _check_engine(config.engine, ("backend",), options.file)
-    for name in config.auto.engines or ():
-        _check_engine(name, ("backend", "auto", "try"), options.file)
-    grid = config.grid
-    sys.stdout.write(f"{options.file}: valid, {len(grid.buckets)} buckets\n")
+    problems: list[Diagnostic] = []
+    buckets = 0
+    try:
+        buckets = len(load_config(options.file).grid.buckets)
+    except ConfigError as error:
+        problems += error.diagnostics
+    problems += _unknown_engines(config_text(options.file), str(options.file))
+    if problems:
+        raise ConfigError(str(options.file), problems)
+    sys.stdout.write(f"{options.file}: valid, {buckets} buckets\n")
 
 
-def _check_engine(name: str, key: tuple[str, ...], file: Path) -> None:
-    """Refuse a backend that nothing installed here provides; `key` is its place below `neuron_lstm`."""
+def _unknown_engines(text: str, source: str) -> Iterator[Diagnostic]:
+    """Report the backends that nothing installed here provides."""
     from ...backends.registry import backend_names, unknown_backend
-    from ...config.diagnostics import ConfigError, Diagnostic, format_path
+    from ...config.diagnostics import Diagnostic, format_path
     from ...config.engine_choice import AUTO
     from ...config.schema import BLOCK
-    from ...config.yaml_text import find_span
+    from ...config.yaml_text import YamlDocument
 
-    if name in (AUTO, *backend_names()):
-        return
-    text = file.read_text(encoding="utf-8")
-    span = find_span(text, (BLOCK, *key))
-    line = 1 if span is None else 1 + text.count("\n", 0, span.start)
-    raise ConfigError(str(file), [Diagnostic(format_path((BLOCK, *key)), line, unknown_backend(name))])
+    document = YamlDocument(source)
+    document.read(text)
+    for key in (("backend",), ("backend", "auto", "try")):
+        value: Any = document.values.get(BLOCK)
+        for part in key:
+            value = value.get(part) if isinstance(value, dict) else None
+        for name in value if isinstance(value, list) else [value]:
+            if isinstance(name, str) and name not in (AUTO, *backend_names()):
+                place = (BLOCK, *key)
+                yield Diagnostic(format_path(place), document.lines.get(place, 1), unknown_backend(name))

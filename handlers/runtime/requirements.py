@@ -29,7 +29,7 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
         if here is None:
             raise RuntimeError(
                 f"this archive needs {distribution}, which is not installed here: "
-                f"pip install {distribution}=={packaged}"
+                f'pip install "{distribution}>={packaged}"'
             )
         installed.append((distribution, packaged, here))
     for distribution, packaged, here in installed:

@@ -14,7 +14,7 @@ from torchserve_neuron_lstm.archiver_ext import cli, report_parts
 from torchserve_neuron_lstm.archiver_ext.commands.inspect import step_times
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import SEGMENTS
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import CostMeasurement, MeasuredCost, Variant
+from torchserve_neuron_lstm.config.manifest import AcceptedRange, CostMeasurement, MeasuredCost, Variant
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 
@@ -93,6 +93,7 @@ def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureF
         costs=tuple(MeasuredCost("sequence", bucket, 0.5) for bucket in GRID.buckets),
         padding_costs=tuple(MeasuredCost("sequence", bucket, 0.125) for bucket in GRID.buckets),
         measurement=CostMeasurement(2, 1.5),
+        accepted=(AcceptedRange("ids", 1.0, 127.0),),
     )
     archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
 
@@ -102,6 +103,7 @@ def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert "most calls took 50% longer than the shortest or less" in shown
     assert "costs were measured on a busy machine: run neuron-lstm calibrate" in shown
     assert "padded ms" in shown
+    assert "ids: int64[batch, time] from 1 to 127\n" in shown
     assert shown.count("0.125") == len(GRID.buckets)
     assert cli.main(["inspect", archive, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -73,6 +73,7 @@ def test_a_bad_line_becomes_an_error_object_in_its_place(
 
     assert code == 1
     refused = [(answer["line"], answer["type"]) for answer in answers if isinstance(answer, dict)]
+    assert not any("outputs" in answer or "model_name" in answer for answer in answers)  # keys of V2
     assert refused == [(2, "MalformedBody"), (3, "InvalidInput"), (4, "MalformedBody"), (6, "SequenceTooLong")]
     assert [len(answer) for answer in answers if isinstance(answer, list)] == [2, 1]
     assert "refused: 4 of 6 lines, the first is line 2" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.config.manifest import sha256_of
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 from torchserve_neuron_lstm.lowering.chunks.streaming import with_weight_digests
 
 from ...conftest import Project
@@ -86,7 +87,9 @@ def test_weights_of_another_format_are_written_in_the_archives(project: Project,
     save_file(torch.load("new.pt"), "new.safetensors")
 
     assert replace_weights("tiny.mar", "new.pt", "-o", "one.mar")[0] == 0
-    assert replace_weights("tiny.mar", "new.safetensors", "-o", "other.mar")[0] == 0
+    assert replace_weights("tiny.mar", "new.safetensors", "-o", "other.mar", "--version", "2.0")[0] == 0
+    assert [ArchiveReader(Path(name)).model_version() for name in ("one.mar", "other.mar")] == ["1.0", "2.0"]
+    manifest_of(Path("other.mar"))
 
     for ours, theirs in zip(answers(Path("one.mar")), answers(Path("other.mar")), strict=True):
         assert all(map(torch.equal, ours, theirs))

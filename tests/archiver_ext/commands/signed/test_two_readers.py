@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 from .conftest import Said
 
@@ -76,6 +78,9 @@ def test_a_zip_that_two_readers_see_differently_is_refused(
 
     assert (code, out) == (1, "")
     assert err.startswith(f"error: {archive}: ")
+    if trick in (outside, folder_outside):
+        with pytest.raises(ArchiveError, match="a name leads out of it"), ArchiveReader(archive).unpacked():
+            pass
 
 
 def test_a_tar_is_neither_signed_nor_verified(
