@@ -11,8 +11,8 @@ _OF_THE_PORT = {errno.EADDRINUSE, errno.EACCES, errno.EPERM}
 """Errors for which another port of the same host may be free."""
 
 
-def check_free(host: str, port: int) -> None:
-    """Refuse a port that another process has, and an address that this host does not have.
+def check_free(host: str, port: int, origin: str = "") -> None:
+    """Refuse a port that another process has, and an address that this host does not have; `origin` ends the message.
 
     Raises `ArchiveError`: it cannot be used.
     """
@@ -23,4 +23,4 @@ def check_free(host: str, port: int) -> None:
         except (OSError, UnicodeError) as error:  # the second: no name of a host can be like this
             reason = error.strerror if isinstance(error, OSError) else str(error)
             other = "port" if isinstance(error, OSError) and error.errno in _OF_THE_PORT else "host"
-            raise ArchiveError(f"{host}:{port} cannot be used ({reason}): give another {other}") from error
+            raise ArchiveError(f"{host}:{port} cannot be used ({reason}): give another {other}{origin}") from error

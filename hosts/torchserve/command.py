@@ -17,7 +17,15 @@ from ..archives_by_name import archives_by_name
 from ..example_request import curl_command
 from ..free_port import check_free
 from .process import KEYS, log_configuration, running
-from .properties import ServeOptions, check_absolute, check_files, properties, properties_text, unknown_settings
+from .properties import (
+    ServeOptions,
+    check_absolute,
+    check_files,
+    check_values,
+    properties,
+    properties_text,
+    unknown_settings,
+)
 
 _METRICS = Path(__file__).parents[2] / "config" / "metrics.yaml"
 _LOG_FOLDER = "LOG_LOCATION"
@@ -47,8 +55,8 @@ def serve_archives(options: ServeOptions, say: Callable[[str], object], write: C
         files = {name: name + _ending(Path(path)) for name, path in paths.items()}
         settings = _write_files(options, files, home, with_log_file=bool(logs))
         check_files(options.overrides)
-        for host, port in _listening_addresses(settings):
-            check_free(host, port)
+        for name, (host, port) in _listening_addresses(settings).items():
+            check_free(host, port, "" if name in options.overrides else f"; {name} follows from --port {options.port}")
         store = _link_archives({files[name]: path for name, path in paths.items()}, home / "store")
         say(f"Starting TorchServe with {', '.join(paths)}.")
         with running(home, _command(home, store), environment, write) as server:
@@ -93,6 +101,7 @@ def _write_files(
             f"--set: TorchServe has no setting {', '.join(unknown)}: expected a key of config.properties, as in "
             "job_queue_size=200"
         )
+    check_values(options.overrides)
     check_absolute(options.overrides)
     largest = max(ArchiveReader(path).manifest().limits.body_bytes for path in options.archives)
     found = properties(options, files, largest, folder / _METRICS.name)
@@ -120,18 +129,19 @@ def _ending(archive: Path) -> str:
     return ".tar.gz" if archive.name.endswith((".tar.gz", ".tgz")) else ".mar"
 
 
-def _listening_addresses(found: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Return each host and port on which TorchServe will listen.
+def _listening_addresses(found: Mapping[str, str]) -> dict[str, tuple[str, int]]:
+    """Return each host and port on which TorchServe will listen, by the setting.
 
     Raises `ArchiveError`: TorchServe cannot read an address or a port, or readiness cannot be asked at the management
     port.
     """
     if found["management_address"].startswith("https:"):
         raise ArchiveError("--set management_address: expected http://HOST:PORT, where models are asked for readiness")
-    return [
-        *(_host_and_port(name, found[name]) for name in _ADDRESSES),
-        *((found[f"{name}_address"], _port(f"{name}_port", found[f"{name}_port"])) for name in _GRPC),
-    ]
+    grpc = {f"{name}_port": found[f"{name}_address"] for name in _GRPC}
+    return {
+        **{name: _host_and_port(name, found[name]) for name in _ADDRESSES},
+        **{name: (host, _port(name, found[name])) for name, host in grpc.items()},
+    }
 
 
 def _host_and_port(name: str, address: str) -> tuple[str, int]:
@@ -152,7 +162,8 @@ def _port(name: str, text: str) -> int:
 def _description(found: Mapping[str, str], paths: Mapping[str, str], home: Path) -> Iterator[str]:
     url = found["inference_address"].replace("//0.0.0.0:", "//127.0.0.1:", 1)
     tokens = found["disable_token_authorization"].lower() != "true"
-    yield f"Serving {', '.join(paths)} at {url}, metrics at {found['metrics_address']}/metrics."
+    metrics = f", metrics at {found['metrics_address']}/metrics" if found["metrics_mode"] == "prometheus" else ""
+    yield f"Serving {', '.join(paths)} at {url}{metrics}."
     if tokens:
         read = f"import json; print(json.load(open('{home / KEYS}'))['inference']['key'])"
         yield "Requests need the token of this start:"

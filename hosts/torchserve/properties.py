@@ -164,6 +164,23 @@ _FILES = ("metrics_config", "keystore", "private_key_file", "certificate_file", 
 _FOLDERS = ("workflow_store", "model_server_home", "plugins_path")
 
 
+_EXPECTED = (
+    ("_(size|timeout|threads|port|min|ms|worker|ratio|gpu|workers_per_model)$", "[0-9]{1,10}", "a whole number"),
+    ("^(debug|disable_|enable_|use_|prefer_)|_(enable|dep_per_model)$", "(?i:true|false)", "true or false"),
+    ("^metrics_mode$", "log|prometheus|legacy", "log, prometheus or legacy"),
+    ("^service_envelope$", "", "nothing: the handler reads JSON, V2 and .npy by itself"),
+)
+"""Patterns of names, the pattern of their values, and what that is in words."""
+
+
+def check_values(overrides: Mapping[str, str]) -> None:
+    """Refuse a value that TorchServe cannot read, or takes for another one. Raises `ArchiveError`: there is one."""
+    for name, value in overrides.items():
+        for names, pattern, expected in _EXPECTED:
+            if name in TORCHSERVE_SETTINGS and re.search(names, name) and re.fullmatch(pattern, value) is None:
+                raise ArchiveError(f"--set {name}: expected {expected}, got {value!r}")
+
+
 def check_absolute(overrides: Mapping[str, str]) -> None:
     """Refuse a setting that is not an absolute path.
 
