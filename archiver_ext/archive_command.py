@@ -143,9 +143,12 @@ def _report_error(error: Exception) -> int:
 
 def _user_errors() -> tuple[type[Exception], ...]:
     """Errors that are raised for the user; any other is a bug."""
-    from ..backends.interface import CompileError, LoadError
-    from ..config.diagnostics import ConfigError
-    from ..inference.errors import ArchiveError
-    from ..lowering import LoweringError
-
-    return ArchiveError, ConfigError, LoweringError, CompileError, LoadError
+    raised_by = {
+        "backends.interface": ("CompileError", "LoadError"),
+        "config.diagnostics": ("ConfigError",),
+        "inference.errors": ("ArchiveError",),
+        "lowering.errors": ("LoweringError",),
+    }
+    package = __name__.split(".")[0]
+    loaded = {name: sys.modules.get(f"{package}.{name}") for name in raised_by}  # torch is not imported to compare
+    return tuple(getattr(module, error) for name, module in loaded.items() if module for error in raised_by[name])

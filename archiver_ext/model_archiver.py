@@ -72,6 +72,20 @@ def manifest_json(flags: Flags) -> str:
     return str(ModelExportUtils.generate_manifest_json(flags))
 
 
+def given_files(flags: Flags) -> dict[str, str]:
+    """Return the files by their options. Raises `PackagingError`: one is not there."""
+    files = {
+        "--config-file": flags.config_file,
+        "--model-file": flags.model_file,
+        "--serialized-file": flags.serialized_file,
+        "--requirements-file": flags.requirements_file,
+    }
+    for option, file in files.items():
+        if file is not None and not Path(file).is_file():
+            raise PackagingError(f"{option}: there is no file {file}")
+    return {option: file for option, file in files.items() if file is not None}
+
+
 def check_destination(flags: Flags, *, quiet: bool = False) -> Path:
     """Return the path of the archive, after checking that it may be written there.
 

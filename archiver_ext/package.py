@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from ..backends.compilation.pool import compile_processes
 from ..backends.cores import available_cores
 from ..backends.interface import Backend, Precision
 from ..backends.torch_files import disk_size
+from ..bucketing.shapes import TensorSpec
 from ..config.engine_choice import AUTO
 from ..config.load import load_config
 from ..config.manifest_writer import write_manifest
 from ..config.own_model import ShortSequences
 from ..config.schema import ServingConfig, Tolerance
+from ..handlers.formats.request import read_labels
 from ..handlers.runtime.loader import load_archive
 from ..handlers.runtime.own_model import load_script
 from ..handlers.runtime.placement import threads_per_worker
@@ -50,6 +53,8 @@ from .report_parts import cpu_operators
 from .user_model import build_model
 
 _PYTHON = ("python", "python3")
+_LIBRARIES = ("torch", "numpy", "redis", "cryptography", "onnxruntime", "openvino", "ts")
+"""Packages that servers may import; a file beside the model would be imported in their place."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
         staged.mkdir()
         work.mkdir()
         tree = model_archiver.stage(flags, staged)
-        layout.check_collisions(tree, _given_files(flags).values())
+        layout.check_collisions(tree, model_archiver.given_files(flags).values())
         with importable(tree):
             result = _Packaging(flags, config, tree, work, console, engines).run()
         publish(flags, tree, manifest)
@@ -104,9 +109,7 @@ def _checked_config_file(flags: model_archiver.Flags) -> str:
             "--config-file is missing: the handler neuron_lstm needs a model-config.yaml with the model's inputs and "
             "buckets. `neuron-lstm init --model-file model.py` writes one to start from"
         )
-    for option, file in _given_files(flags).items():
-        if not Path(file).is_file():
-            raise PackagingError(f"{option}: there is no file {file}")
+    model_archiver.given_files(flags)
     if flags.model_file is None and not is_torchscript(Path(flags.serialized_file or "")):
         raise PackagingError(
             "--model-file is missing: give the Python file that defines the model's class, whose weights come from "
@@ -114,7 +117,15 @@ def _checked_config_file(flags: model_archiver.Flags) -> str:
             "torch.jit.save has written as the --serialized-file, needs no such file"
         )
     _check_extra_files(flags.extra_files or "")
+    _check_module_names([flags.model_file or "", *(flags.extra_files or "").split(",")])
     return flags.config_file
+
+
+def _check_module_names(files: Sequence[str]) -> None:
+    """Refuse a file that Python would import in the place of a library's."""
+    for file in map(Path, files):
+        if file.suffix == ".py" and file.stem in {*sys.stdlib_module_names, *_LIBRARIES}:
+            raise PackagingError(f"{file.name} has the name of a library, which servers import: rename it")
 
 
 def _check_extra_files(given: str) -> None:
@@ -122,17 +133,6 @@ def _check_extra_files(given: str) -> None:
         if not Path(name).exists() and not glob.has_magic(name):
             blanks = ": write the commas without blanks" if name != name.strip() else ""
             raise PackagingError(f"--extra-files: there is no file or folder {name.strip()}{blanks}")
-
-
-def _given_files(flags: model_archiver.Flags) -> dict[str, str]:
-    """Return the files by their options."""
-    files = {
-        "--config-file": flags.config_file,
-        "--model-file": flags.model_file,
-        "--serialized-file": flags.serialized_file,
-        "--requirements-file": flags.requirements_file,
-    }
-    return {option: file for option, file in files.items() if file is not None}
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class _Packaging:
                     raise
                 refusal = error
         (self.tree / layout.CONSTANTS).unlink(missing_ok=True)
-        notes: list[str] = []
+        notes = self._uninstalled()
         model = self._load(notes)
         return package_own_model(self._build_input(), model, self._model_file, refusal, tuple(notes))
 
@@ -188,10 +188,11 @@ class _Packaging:
         with compile_processes(work / "compilers") as processes:
             if len(engines) > 1 or not engines[0].polymorphic:
                 processes.prepare()
-            notes: list[str] = []
+            notes = self._uninstalled()
             model = self._load(notes)
             program = _lower(model, config)
             check_bucket_selector(config, tree)
+            check_labels(config, tree, program.outputs)
             build = self._build_input()
             shadowed = None if config.shadow is None else prepare_shadow(build, config.shadow, model, self._model_file)
             short = self._short(build, program, model, notes)
@@ -227,6 +228,12 @@ class _Packaging:
         except PackagingError as error:
             notes.append(f"requests of fewer than {program.shortest} timesteps are refused: {error}")
             return None
+
+    def _uninstalled(self) -> list[str]:
+        if self.flags.requirements_file is None or self.config.frontend.useVenv:
+            return []
+        asked = "write useVenv: true, and start TorchServe with install_py_dep_per_model=true, or install it there"
+        return [f"requirements.txt is not installed on hosts: {asked}"]
 
     def _load(self, notes: list[str]) -> torch.nn.Module:
         """Load the user's code and weights from the tree; only the weights of a checkpoint stay in it."""
@@ -302,6 +309,15 @@ def check_codec(codec: str | None, directory: Path) -> None:
         ) from error
     if not isinstance(getattr(module, class_name, None), type):
         raise PackagingError(f"neuron_lstm.codec: {file.name} defines no class {class_name}")
+
+
+def check_labels(config: ServingConfig, directory: Path, outputs: Sequence[TensorSpec]) -> None:
+    """Refuse names of classes that servers would refuse. Raises `PackagingError`: they do not fit the outputs."""
+    try:
+        if config.codec is None:
+            read_labels(directory, outputs)
+    except RuntimeError as error:
+        raise PackagingError(str(error)) from error
 
 
 def with_bucket_selector(program: LoweredModel, config: ServingConfig) -> LoweredModel:

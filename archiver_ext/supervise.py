@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, cast
 from ..backends.subprocesses import describe_exit, package_path, python_command
 from ..inference.private_directory import private_directory
 from .archive.workspace import Terminated, raise_on_termination
+from .errors import PackagingError
+from .model_archiver import given_files
 
 if TYPE_CHECKING:
     from .model_archiver import Flags
@@ -27,6 +29,11 @@ _PATIENCE_S = 20
 
 def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
     """Run `archive_command.archive` in another process. Returns its exit code; 1 if it died."""
+    try:
+        given_files(flags)  # before the process imports torch
+    except PackagingError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
     task = json.dumps({"flags": vars(flags), "manifest": manifest, "as_json": as_json})
     with private_directory() as directory:
         env = {**os.environ, "TMPDIR": str(directory), "PYTHONPATH": package_path()}

@@ -24,6 +24,13 @@ def _not_unset(milliseconds: int) -> int:
     return milliseconds
 
 
+def _not_served(is_set: object) -> object:
+    if is_set is True:
+        raise ValueError("leave it out: the handler answers a batch as a whole, and requests would get no answer")
+    return is_set
+
+
+NotServed = Annotated[Literal[False], BeforeValidator(_not_served)]
 Count = Annotated[int, Field(ge=1, le=_LARGEST)]
 Amount = Annotated[int, Field(ge=0, le=_LARGEST)]
 Delay = Annotated[int, Field(ge=0, le=_LARGEST, json_schema_extra={"minimum": 1}), AfterValidator(_not_unset)]
@@ -64,20 +71,12 @@ class Frontend(Strict):
     """The most requests that may wait; one more is refused with 503."""
     useJobTicket: bool = False
     """Accept a request only while a worker is idle."""
-    sequenceMaxIdleMSec: Amount = 0
-    """Milliseconds after which an idle sequence ends (sequence batching)."""
-    sequenceTimeoutMSec: Amount = 0
-    """Milliseconds after which a sequence ends (sequence batching)."""
-    maxSequenceJobQueueSize: Count = 1
-    """The most requests of one sequence that may wait (sequence batching)."""
-    maxNumSequence: Count = 1
-    """The most open sequences (sequence batching)."""
-    continuousBatching: bool = False
-    """Keep unfinished requests in the batch."""
-    sequenceBatching: bool = False
-    """Send all requests of a sequence to one worker."""
-    asyncCommunication: bool = False
-    """Let the handler answer asynchronously."""
+    continuousBatching: NotServed = False
+    """Keep unfinished requests in the batch: not served."""
+    sequenceBatching: NotServed = False
+    """Send all requests of a sequence to one worker: not served. Sessions need no such worker."""
+    asyncCommunication: NotServed = False
+    """Let the handler answer asynchronously: not served."""
     useVenv: bool = False
     """Install requirements.txt into a virtual environment of the model."""
 

@@ -113,8 +113,8 @@ class InputConfig(Strict):
     range: ValueRange | None = None
     """The least and the largest value of a request, both included, as in [1, 4999] for ids without 0.
 
-    Verification and measurements draw from it. Requests are checked against it only if a branch of the model depends
-    on it, or a recurrence stops at lengths that are this input.
+    Verification and measurements draw from it. A request outside of it is refused if the program is correct within it
+    only: a branch of the model depends on it, or lengths are counted from it.
     """
     packed: bool = False
     """forward() takes a `PackedSequence`: the input is packed by the lengths of each batch."""

@@ -138,9 +138,11 @@ def refuse(complaints: list[str]) -> None:
     if complaints:
         more = f" and {len(complaints) - _NAMED} more" if len(complaints) > _NAMED else ""
         what = ", ".join(text if text.isprintable() else ascii(text) for text in complaints[:_NAMED])
+        installed = any(".dist-info/" in text for text in complaints)  # by TorchServe, from requirements.txt
+        venv = "; packages that TorchServe installs need useVenv: true in the YAML" if installed else ""
         raise RuntimeError(
             f"the archive is not as it was packaged: {what}{more}. Put the archive's own files back, and keep no other "
-            f"file in its folder; or package the model again"
+            f"file in its folder; or package the model again{venv}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -77,6 +78,15 @@ def test_another_handler_is_refused(capsys: Capture, project: Project) -> None:
     assert "image_classifier" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", ["inspect no.mar", "archive --model-name a --version 1 --model-file no.py"])
+def test_a_wrong_path_is_refused_without_torch(project: Project, words: str) -> None:
+    """Torch alone takes seconds to import."""
+    code = f"import sys\nfrom torchserve_neuron_lstm.archiver_ext.cli import main\nprint(main({words.split()}))\n"
+    done = project.run("python", "-c", f"{code}print('torch' in sys.modules)")
+    assert (done.stdout, done.returncode) == ("1\nFalse\n", 0), done.stderr
+    assert re.search("there is no (archive|file) no.", done.stderr)
+
+
 def test_the_schema_is_json(capsys: Capture) -> None:
     assert cli.main(["schema"]) == 0
     assert "neuron_lstm" in json.loads(capsys.readouterr().out)["properties"]
@@ -85,11 +95,18 @@ def test_the_schema_is_json(capsys: Capture) -> None:
 def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> None:
     assert cli.main(["verify-config", "model-config.yaml"]) == 0
     assert capsys.readouterr().out == "model-config.yaml: valid, 4 buckets\n"
-    (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {inputs: {}}\n")
+    (project.folder / "model-config.yaml").write_text(
+        "batchSize: many\nasyncCommunication: true\nneuron_lstm: {inputs: {}, backend: natve}\n"
+    )
     assert cli.main(["verify-config", "model-config.yaml"]) == 1
     error = capsys.readouterr().err
-    assert "model-config.yaml:1: batchSize" in error
-    assert "buckets" in error
+    for told in (
+        ":1: batchSize",
+        ":2: asyncCommunication: leave it out",
+        "no backend 'natve' (did you mean native",
+        "buckets",
+    ):
+        assert told in error
 
 
 def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) -> None:

@@ -28,10 +28,10 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
     done = project.archive()
 
     assert done.returncode == 0, done.stderr
-    for told in ("1 x 2", "compile", "error", "measured", "requests are padded"):
+    for told in ("KB, eager in float32", "verified: every output", "requests of 1 to ", "serve it: neuron-lstm serve "):
         assert told in done.stdout
+    assert len(done.stdout.splitlines()) <= 12
     assert re.search("compile 1/2: eager (chunk|head) any shape", done.stderr)
-    assert "runs as chunk: each chunk of time passes lstm.h, lstm.c to the next" in done.stdout
     assert project.listing() - before == {str(project.folder / "tiny.mar")}
     folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
     assert json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text())["model"] == {
@@ -121,7 +121,8 @@ def test_extra_files_keep_their_meaning(project: Project, package: Package, tmp_
         (more / name).write_text(name)
     (project.folder / "requirements.txt").write_text("")
 
-    code, _, error = package("--extra-files", "more,model.p*", "-r", "requirements.txt")
+    code, output, error = package("--extra-files", "more,model.p*", "-r", "requirements.txt")
+    assert "requirements.txt is not installed on hosts: write useVenv: true" in output
 
     assert code == 0, error
     folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")

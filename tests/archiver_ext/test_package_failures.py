@@ -40,6 +40,11 @@ def name_of_another_module(project: Project) -> list[str]:
     return ["--model-file", "random.py"]
 
 
+def names_of_classes(project: Project) -> list[str]:
+    (project.folder / "index_to_name.json").write_text('{"0": "a", "1": "b", "2": "c"}')
+    return ["--extra-files", "index_to_name.json"]
+
+
 def other_weights(project: Project) -> list[str]:
     save_weights(project, hidden=7)
     return []
@@ -60,7 +65,8 @@ FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
     (no_config, "--config-file: there is no file model-config.yaml"),
     (bad_config, "model-config.yaml:1: batchSize"),
     (packed_answer, "model.py:"),
-    (name_of_another_module, "--model-file random.py: another module of this name is imported"),
+    (name_of_another_module, "random.py has the name of a library, which servers import: rename it"),
+    (names_of_classes, "index_to_name.json: class names need a model with one output"),
     (other_weights, "lstm.weight_hh_l0: the model has [24, 6], the file [28, 7]"),
     (taken_name, "variants.json would replace a file"),
     (same_name_twice, "model.py: another file of that name"),

@@ -89,6 +89,10 @@ def test_many_files_are_one_short_line(small_archive: Path) -> None:
     with pytest.raises(RuntimeError, match=r"file0\\n.* and 4 more") as refused:
         check_folder(str(small_archive), None)
     assert "\n" not in str(refused.value)
+    (small_archive / "einops.dist-info").mkdir()
+    (small_archive / "einops.dist-info" / "RECORD").write_text("")
+    with pytest.raises(RuntimeError, match="packages that TorchServe installs need useVenv: true in the YAML"):
+        check_folder(str(small_archive), None)
 
 
 def test_sha256sum_reads_the_list(pristine: Path) -> None:
