@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from ..inference.private_directory import private_directory
 from ..inference.reader import ArchiveReader
 from ..lowering import LoweringError, lower
 from ..lowering.chunks.streaming import check_streamable
-from ..lowering.program import LoweredModel, unused_inputs
+from ..lowering.program import LoweredModel, inputs_searched_for_nan, unused_inputs
 from . import model_archiver
 from .archive import layout
 from .archive.workspace import temporary_files_in
@@ -216,7 +216,7 @@ class _Packaging:
             others=tuple(result for result in results if result is not selected),
             rejected=trials.rejected,
             cpu_operators=cpu_operators(selected.manifest, ArchiveReader(tree)),
-            notes=(*notes, *unused_input_notes(program, config)),
+            notes=(*notes, *input_notes(program, config)),
         )
 
     def _short(
@@ -283,9 +283,13 @@ def _lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     return program
 
 
-def unused_input_notes(program: LoweredModel, config: ServingConfig) -> tuple[str, ...]:
-    """Say of each input on whose values no output depends that it may be a mistake."""
-    return tuple(
+def input_notes(program: LoweredModel, config: ServingConfig) -> Iterator[str]:
+    """Yield what may be a mistake: an input on whose values no output depends, or that is searched for NaN in vain."""
+    yield from (
+        f"the model looks for NaN in the input {name}, but requests with NaN are refused: write `missing: nan` there"
+        for name in inputs_searched_for_nan(program)
+    )
+    yield from (
         f"no output depends on the values of the input {name}, which every request must still send: leave it out of "
         f"`inputs`, or check that {config.model.method or 'forward'}() uses that argument"
         for name in unused_inputs(program)

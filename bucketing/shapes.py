@@ -219,6 +219,8 @@ class TensorSpec:
 
     Packaging draws requests from it. A host has it only for inputs whose values it must check: see `parse_manifest`.
     """
+    nan: bool = False
+    """Whether an input takes NaN, for values that are missing."""
 
     @cached_property
     def batch_dim(self) -> int | None:

@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
@@ -169,6 +169,7 @@ ValueRange = Annotated[
     PlainValidator(_two_ascending),
     WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
 ]
+Missing = Annotated[Literal["nan"] | None, BeforeValidator(lambda value: "nan" if str(value) == "nan" else value)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1, le=2**63 - 1)]

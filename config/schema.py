@@ -17,6 +17,7 @@ from .fields import (
     ClassPath,
     InputName,
     MethodName,
+    Missing,
     Name,
     Names,
     NonNegativeFloat,
@@ -116,6 +117,8 @@ class InputConfig(Strict):
     Verification and measurements draw from it. A request outside of it is refused if the program is correct within it
     only: a branch of the model depends on it, or lengths are counted from it.
     """
+    missing: Missing = None
+    """nan: requests may hold NaN, or null in JSON, for values that are missing; left out, they are refused."""
     packed: bool = False
     """forward() takes a `PackedSequence`: the input is packed by the lengths of each batch."""
 
@@ -131,6 +134,13 @@ class InputConfig(Strict):
     def _in_dtype(cls, values: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
         dtype = info.data.get("dtype")
         return None if values is None else (_held(values[0], dtype), _held(values[1], dtype))
+
+    @field_validator("missing")
+    @classmethod
+    def _of_floats(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("dtype") in _WHOLE:
+            raise ValueError(f"expected a float dtype, which has NaN, got {info.data['dtype']}: leave it out")
+        return value
 
     @field_validator("pad_value")
     @classmethod
@@ -293,7 +303,7 @@ class NeuronLstmBlock(Strict):
     def input_specs(self) -> tuple[TensorSpec, ...]:
         """The inputs in the order of forward()."""
         return tuple(
-            TensorSpec(name, entry.dtype, entry.shape, entry.padding, value_range=entry.range)
+            TensorSpec(name, entry.dtype, entry.shape, entry.padding, None, entry.range, entry.missing is not None)
             for name, entry in self.inputs.items()
         )
 

@@ -71,7 +71,11 @@ def _describe_streaming(settings: SessionSettings) -> dict[str, object]:
 
 
 def _describe_tensor(spec: TensorSpec) -> dict[str, object]:
-    limits = {"vocabulary": spec.vocabulary, "range": None if spec.value_range is None else list(spec.value_range)}
+    limits: dict[str, object] = {
+        "vocabulary": spec.vocabulary,
+        "range": None if spec.value_range is None else list(spec.value_range),
+    }
+    limits["missing"] = "nan" if spec.nan else None
     known = {name: limit for name, limit in limits.items() if limit is not None}
     return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), **known}
 

@@ -12,6 +12,10 @@ from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
 from .exported_graph import user_inputs
 from .exporter.shape_conditions import TimeBound
 
+_LOOKS_FOR_NAN = {"isnan", "nan_to_num", "nansum", "nanmedian", "isfinite"}
+_MOVES = "clone expand masked_fill permute reshape select slice squeeze to transpose unsqueeze view"
+"""Operators whose results have values of their first argument."""
+
 
 @dataclass(frozen=True)
 class ChunkPrograms:
@@ -86,3 +90,24 @@ def unused_inputs(program: LoweredModel) -> tuple[str, ...]:
         for spec, node in nodes
         if all(is_assertion(user) or "sym_size" in str(user.target) for user in node.users)
     )
+
+
+def inputs_searched_for_nan(program: LoweredModel) -> tuple[str, ...]:
+    """Return the names of inputs in which the model looks for NaN, although requests with NaN are refused."""
+    refusing = {
+        node: spec.name
+        for spec, node in zip(program.inputs, user_inputs(program.exported), strict=False)
+        if not spec.nan and "float" in spec.dtype
+    }
+    found = set()
+    for node in program.exported.graph.nodes:
+        if _operator(node) in _LOOKS_FOR_NAN or (_operator(node) == "ne" and node.args[0] is node.args[1]):
+            source = node.args[0]
+            while _operator(source) in _MOVES.split():
+                source = source.args[0]
+            found.add(refusing.get(source))
+    return tuple(name for name in refusing.values() if name in found)
+
+
+def _operator(node: torch.fx.Node) -> str:
+    return str(node.target).split(".")[1] if isinstance(node.target, torch._ops.OpOverload) else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
 from typing import Literal, TypeAlias
 
@@ -206,7 +206,7 @@ def _fill(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: t
         return torch.full(sizes, spec.pad_value).to(dtype)
     if padding == "large" and spec.value_range is None:
         return torch.full(sizes, _LARGE).to(dtype)
-    return _draw(spec, sizes, rng)
+    return _draw(replace(spec, nan=False), sizes, rng)
 
 
 def _draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:

@@ -50,6 +50,7 @@ _JSON_NAMES = {
     list: "a list", dict: "an object", str: "a string", bool: "a boolean", int: "an integer", float: "a float",
     type(None): "null",
 }  # fmt: skip
+_NAN_IS_TAKEN = "; `missing: nan` in the YAML lets it through"
 _SEVERAL = 'leave out the batch dimension (a request over HTTP has several sequences as {"instances": [...]})'
 
 
@@ -125,6 +126,8 @@ def tensor_from_numbers(flat: Sequence[Any], spec: TensorSpec) -> torch.Tensor:
     Raises `RequestError`: 400, an element is not a number, is of the wrong kind, or does not fit the dtype.
     """
     kind = _NUMBERS[spec.dtype]
+    if spec.nan and None in flat:
+        flat = [math.nan if number is None else number for number in flat]
     if not kind.accepted.issuperset(map(type, flat)):
         raise invalid_input(spec, _wrong_kind(flat, kind.accepted, spec))
     try:
@@ -170,7 +173,7 @@ def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
 
 
 def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
-    """Check that floats are finite, ids in the vocabulary, and values in the range that the model takes.
+    """Check that floats are finite, or NaN where that is taken, ids in the vocabulary, and values in the range.
 
     Raises `RequestError`: 400, with the index of one that is not.
     """
@@ -217,9 +220,11 @@ def _check_convertible(tensor: torch.Tensor, spec: TensorSpec) -> None:
 
 
 def _check_finite(tensor: torch.Tensor, spec: TensorSpec) -> None:
-    odd = ~torch.isfinite(tensor)
+    odd = tensor.isinf() if spec.nan else ~torch.isfinite(tensor)
     if bool(odd.any()):
-        raise invalid_input(spec, f"the value{_place(odd)} is not finite, or too large for {spec.dtype}")
+        is_nan = bool(tensor[odd].reshape(-1)[0].isnan())
+        problem = f"NaN{_NAN_IS_TAKEN}" if is_nan else f"not finite, or too large for {spec.dtype}"
+        raise invalid_input(spec, f"the value{_place(odd)} is {problem}")
 
 
 def invalid_input(spec: TensorSpec, problem: str) -> RequestError:
@@ -272,6 +277,7 @@ def _wrong_kind(flat: Sequence[object], accepted: frozenset[type], spec: TensorS
     if isinstance(found, list):
         return f"expected {describe_spec(spec)}, but the lists are nested deeper: {_SEVERAL}"
     text = f" ({abbreviate(found)})" if isinstance(found, (str, float)) else ""
+    text = _NAN_IS_TAKEN if found is None and float in accepted else text
     return f"expected {describe_spec(spec)}, but value {index} is {_json_name(type(found))}{text}"
 
 

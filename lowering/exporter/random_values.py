@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -17,7 +19,14 @@ _TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of p
 def random_tensor(
     spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, *, scale: float = 1.0, unknown_ids: int = 2
 ) -> torch.Tensor:
-    """Draw a tensor of an input within its range; without one, ids of its vocabulary, or below `unknown_ids`."""
+    """Draw a tensor of an input within its range; without one, ids of its vocabulary, or below `unknown_ids`.
+
+    In one that takes NaN, every second draw has some.
+    """
+    if spec.nan and scale == 1:
+        values = random_tensor(replace(spec, nan=False), shape, generator, unknown_ids=unknown_ids)
+        share = torch.rand((), generator=generator) - 0.5
+        return values.masked_fill(torch.rand(shape, generator=generator) < share, math.nan)
     dtype = torch_dtype(spec)
     if spec.value_range is not None and scale == 1:
         least, largest = spec.value_range

@@ -349,3 +349,23 @@ def test_slips_do_not_reach_into_other_blocks() -> None:
     ):
         assert re.fullmatch(r"[a-z0-9_]+", key)
         parsed(f"{key}: {{}}\n")
+
+
+@pytest.mark.parametrize("written", ["nan", ".nan"])
+def test_an_input_of_floats_may_have_missing_values(written: str) -> None:
+    assert parsed(inputs=f"{{x: {{dtype: float32, shape: [batch, time], missing: {written}}}}}").input_specs[0].nan
+    assert not parsed(inputs="{x: {dtype: float32, shape: [batch, time]}}").input_specs[0].nan
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        (
+            "dtype: int64, shape: [batch, time], missing: nan",
+            "expected a float dtype, which has NaN, got int64: leave it out",
+        ),
+        ("dtype: float32, shape: [batch, time], missing: zero", "expected 'nan', got the text 'zero'"),
+    ],
+)
+def test_missing_values_of_another_kind_are_refused(entry: str, said: str) -> None:
+    assert refusal(inputs=f"{{x: {{{entry}}}}}") == f"neuron_lstm.inputs.x.missing: {said}"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from fake_model import FRAMES, IDS, SUMS, TOTAL, make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
+from mixed_requests import npy
 
 from torchserve_neuron_lstm.bucketing.shapes import DType, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
@@ -53,6 +55,23 @@ def test_the_bytes_after_the_json_are_the_data_of_their_entries_in_order() -> No
 
     assert ids_of(request) == [[5, 17, 99], [7], [17]]
     assert request.format.name == "V2"
+
+
+def test_a_missing_value_arrives_as_nan_in_every_format() -> None:
+    values, specs = np.array([[1, np.nan]], "<f4"), (replace(FRAMES, nan=True),)
+    entry = {"name": "frames", "shape": [1, 2], "datatype": "FP32"}
+    bodies = [
+        body({"inputs": [{**entry, "parameters": {"binary_data_size": 8}}]}, values.tobytes()),
+        RawRequest({"body": npy(values)}, {"Content-Type": "application/x-npy"}),
+        *(
+            RawRequest({"body": json.dumps(value).encode()}, {"Content-Type": "application/json"})
+            for value in ({"inputs": [{**entry, "data": [1, None]}]}, [[1, None]], {"instances": [[[1, np.nan]]]})
+        ),
+    ]
+    for request in bodies:
+        (sequence,) = codec(make_manifest(inputs=specs)).decode(request).sequences
+        torch.testing.assert_close(sequence.tensors[0], torch.from_numpy(values), equal_nan=True)
+        assert "`missing: nan`" in refusal(request, make_manifest(inputs=(FRAMES,))).message
 
 
 def test_a_batch_of_bytes_is_one_tensor() -> None:
