@@ -5,7 +5,7 @@ The keys are read as they are written: some may be models already, and others ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from ..bucketing.shapes import Axis
@@ -24,7 +24,9 @@ def contradictions(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     if given.get("shadow") is not None and given.get("lowering") in ("off", False):
         yield ("shadow",), "expected none: with `lowering: off` the model's own code is all that answers"
     inputs = as_mapping(given.get("inputs"))
-    yield from _names_taken_twice(given, inputs)
+    arguments = {name: as_mapping(entry).get("argument") or name for name, entry in inputs.items()}
+    yield from _arguments_taken_twice(inputs, arguments)
+    yield from _names_taken_twice(given, [*arguments.values()])
     shapes = {name: as_mapping(entry).get("shape") for name, entry in inputs.items()}
     if shapes and all(map(_is_shape, shapes.values())):
         yield from _axes_and_buckets(given, shapes)
@@ -65,7 +67,15 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
             yield ("streaming", "fields", key), f"expected another name than that of the input or output {own}"
 
 
-def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+def _arguments_taken_twice(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    for name, argument in arguments.items():
+        others = [other for other in arguments if other != name and _overlap(str(arguments[other]), str(argument))]
+        if others and as_mapping(inputs[name]).get("argument"):
+            message = f"expected an argument of its own, got {argument}, which the input {others[0]} takes too"
+            yield ("inputs", name, "argument"), message
+
+
+def _names_taken_twice(given: Mapping[str, Any], inputs: Sequence[Any]) -> Iterator[tuple[Location, str]]:
     lengths = _names_of_lengths(given)
     for name in lengths:
         if name in inputs:

@@ -106,6 +106,8 @@ class InputConfig(Strict):
     """The element type that forward() expects, as in int64 for ids or float32 for features."""
     shape: Shape
     """`batch`, `time` and fixed sizes, in forward()'s own order, as in [batch, time] or [time, batch, 12]."""
+    argument: InputName | None = None
+    """forward()'s argument, if requests name the input otherwise; left out, it has the input's name."""
     pad_value: PadValue = None
     """The value on padded timesteps; left out, 0 or the value of `range` next to it.
 
@@ -298,6 +300,11 @@ class NeuronLstmBlock(Strict):
     def auto(self) -> AutoOptions:
         """The options of `auto`."""
         return self.backend.auto if isinstance(self.backend, EngineChoice) else AutoOptions()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of forward() that take the inputs, in their order."""
+        return tuple(entry.argument or name for name, entry in self.inputs.items())
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:

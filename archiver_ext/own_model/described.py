@@ -99,7 +99,7 @@ class _Slot(dict[str, Any]):
 
 def _arguments(config: ServingConfig) -> dict[str, Any]:
     named: dict[str, Any] = {}
-    for index, (name, entry) in enumerate(config.inputs.items()):
+    for index, (name, entry) in enumerate(zip(config.arguments, config.inputs.values(), strict=True)):
         packed = [index, entry.shape[0] == "batch"]
         named[name] = _Slot(packed=packed) if entry.packed else _Slot(input=index)
     if config.lengths is not None:

@@ -37,7 +37,7 @@ def bind_arguments(
 
     An input named `state.0` is the first element of a tuple argument `state`; lengths may be an element too.
     """
-    named: dict[str, Any] = {spec.name: tensor for spec, tensor in zip(config.input_specs, tensors, strict=True)}
+    named: dict[str, Any] = dict(zip(config.arguments, tensors, strict=True))
     if lengths is not None:
         named.update(_packed(config, named, lengths))
     if config.lengths is not None and lengths is not None:
@@ -55,7 +55,7 @@ def _packed(config: NeuronLstmBlock, tensors: Mapping[str, torch.Tensor], length
     """Return the inputs that forward() takes as packed sequences."""
     return {
         name: pack_padded_sequence(tensors[name], lengths, entry.shape[0] == "batch", enforce_sorted=False)
-        for name, entry in config.inputs.items()
+        for name, entry in zip(config.arguments, config.inputs.values(), strict=True)
         if entry.packed
     }
 

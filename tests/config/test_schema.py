@@ -369,3 +369,18 @@ def test_an_input_of_floats_may_have_missing_values(written: str) -> None:
 )
 def test_missing_values_of_another_kind_are_refused(entry: str, said: str) -> None:
     assert refusal(inputs=f"{{x: {{{entry}}}}}") == f"neuron_lstm.inputs.x.missing: {said}"
+
+
+TWO = "{x: {argument: ids, dtype: int64, shape: [batch, time]}, y: {argument: %s, dtype: int64, shape: [batch, time]}}"
+
+
+def test_requests_may_name_an_input_as_another_argument_is_named() -> None:
+    assert parsed(inputs=TWO % "x", lengths="y").arguments == ("ids", "x")
+
+
+@pytest.mark.parametrize("second", ["ids", "ids.0"])
+def test_two_inputs_of_one_argument_are_refused(second: str) -> None:
+    said = f"y.argument: expected an argument of its own, got {second}, which the input x takes too"
+
+    assert f"neuron_lstm.inputs.{said}" in refusal(inputs=TWO % second)
+    assert "lengths: expected an argument of forward() that is not an input" in refusal(inputs=TWO % "x", lengths="x")
