@@ -13,6 +13,8 @@ JSON = "application/json"
 NPY = "application/x-npy"
 JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
 """The header of a V2 body with the bytes of tensors: how many bytes its JSON has."""
+TRUNCATED = {"X-Request-Truncated": "true"}
+"""The header of a response to a request of which `overflow: truncate` cut a sequence."""
 _BYTES_AFTER_JSON = "application/octet-stream; json-bytes="
 
 DEFAULT_MAX_RESPONSE_BYTES = 6_553_500

@@ -22,7 +22,7 @@ from .formats.json_text import ResponseTooLong, to_json
 from .formats.raw_request import RawRequest
 from .formats.request import InferenceRequest, Outputs
 from .metrics import BatchMetrics
-from .responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, Outcome, RawResponse, RequestError
+from .responses import DEFAULT_MAX_RESPONSE_BYTES, TRUNCATED, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
 from .streaming.chunk_service import SessionRequest, SessionService, without_successors
 from .streaming.state import SessionSource
@@ -187,7 +187,10 @@ class Service:
     def _respond(self, request: InferenceRequest, outputs: list[Outputs] | RequestError) -> Outcome:
         if isinstance(outputs, RequestError):
             return outputs
-        return attempt(self._response, self.codec.encode, request, outputs)
+        response = attempt(self._response, self.codec.encode, request, outputs)
+        if isinstance(response, RawResponse) and any(sequence.cut for sequence in request.sequences):
+            return response._replace(headers=TRUNCATED)
+        return response
 
     def _response(self, encode: Callable[..., Encoded], *arguments: object) -> RawResponse:
         try:

@@ -37,6 +37,8 @@ class SequenceInput(NamedTuple):
 
     tensors: tuple[torch.Tensor, ...]
     length: int
+    cut: bool = False
+    """Whether the client sent more timesteps, which `overflow: truncate` left out."""
 
 
 class InferenceRequest(NamedTuple):

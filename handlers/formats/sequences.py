@@ -74,7 +74,7 @@ def read_sequence(values: Mapping[str, object], manifest: Manifest) -> SequenceI
         return SequenceInput(tensors, 1)
     longest = manifest.longest
     if length > longest and manifest.overflow == "truncate":
-        return SequenceInput(tuple(map(_cut, tensors, manifest.inputs, [longest] * len(tensors))), longest)
+        return SequenceInput(tuple(map(_cut, tensors, manifest.inputs, [longest] * len(tensors))), longest, cut=True)
     _check_length(length, manifest)
     return SequenceInput(tensors, length)
 
