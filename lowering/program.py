@@ -101,7 +101,7 @@ def inputs_searched_for_nan(program: LoweredModel) -> tuple[str, ...]:
     }
     found = set()
     for node in program.exported.graph.nodes:
-        if _operator(node) in _LOOKS_FOR_NAN or (_operator(node) == "ne" and node.args[0] is node.args[1]):
+        if _operator(node) in _LOOKS_FOR_NAN or (_operator(node) in ("eq", "ne") and node.args[0] is node.args[1]):
             source = node.args[0]
             while _operator(source) in _MOVES.split():
                 source = source.args[0]

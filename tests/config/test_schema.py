@@ -351,36 +351,20 @@ def test_slips_do_not_reach_into_other_blocks() -> None:
         parsed(f"{key}: {{}}\n")
 
 
-@pytest.mark.parametrize("written", ["nan", ".nan"])
-def test_an_input_of_floats_may_have_missing_values(written: str) -> None:
-    assert parsed(inputs=f"{{x: {{dtype: float32, shape: [batch, time], missing: {written}}}}}").input_specs[0].nan
-    assert not parsed(inputs="{x: {dtype: float32, shape: [batch, time]}}").input_specs[0].nan
-
-
-@pytest.mark.parametrize(
-    ("entry", "said"),
-    [
-        (
-            "dtype: int64, shape: [batch, time], missing: nan",
-            "expected a float dtype, which has NaN, got int64: leave it out",
-        ),
-        ("dtype: float32, shape: [batch, time], missing: zero", "expected 'nan', got the text 'zero'"),
-    ],
-)
-def test_missing_values_of_another_kind_are_refused(entry: str, said: str) -> None:
-    assert refusal(inputs=f"{{x: {{{entry}}}}}") == f"neuron_lstm.inputs.x.missing: {said}"
-
-
 TWO = "{x: {argument: ids, dtype: int64, shape: [batch, time]}, y: {argument: %s, dtype: int64, shape: [batch, time]}}"
 
 
-def test_requests_may_name_an_input_as_another_argument_is_named() -> None:
+@pytest.mark.parametrize("second", ["ids", "ids.0"])
+def test_an_argument_of_another_input_is_refused(second: str) -> None:
+    assert f"y.argument: expected an argument of its own, got {second}, which the input x" in refusal(
+        inputs=TWO % second
+    )
+    assert "lengths: expected an argument of forward() that is not an input" in refusal(inputs=TWO % "x", lengths="x")
     assert parsed(inputs=TWO % "x", lengths="y").arguments == ("ids", "x")
 
 
-@pytest.mark.parametrize("second", ["ids", "ids.0"])
-def test_two_inputs_of_one_argument_are_refused(second: str) -> None:
-    said = f"y.argument: expected an argument of its own, got {second}, which the input x takes too"
+def test_only_floats_have_missing_values() -> None:
+    missing = "{x: {dtype: %s, shape: [batch, time], missing: %s}}"
 
-    assert f"neuron_lstm.inputs.{said}" in refusal(inputs=TWO % second)
-    assert "lengths: expected an argument of forward() that is not an input" in refusal(inputs=TWO % "x", lengths="x")
+    assert parsed(inputs=missing % ("float32", ".nan")).input_specs[0].nan
+    assert "x.missing: expected a float dtype, which has NaN, got int64" in refusal(inputs=missing % ("int64", "nan"))

@@ -59,16 +59,11 @@ def test_a_sequence_that_fails_costs_only_its_own_request_the_answer(caplog: pyt
 
 
 def test_the_response_to_a_request_that_was_cut_says_so_in_a_header() -> None:
-    service = make_service(make_manifest(overflow="truncate"))
-    short, long = [1] * 8, [1] * 9
+    cut, bodies = {"X-Request-Truncated": "true"}, ([1] * 8, [1] * 9, {"instances": [[1], [1] * 9]}, [66] * 9)
 
-    bodies = (short, long, {"instances": [short, long]}, [66] * 9, {"inputs": [{**TENSOR, "shape": [9], "data": long}]})
-    responses = service.handle([row(body) for body in bodies])
+    responses = make_service(make_manifest(overflow="truncate")).handle([row(body) for body in bodies])
 
-    cut = {"X-Request-Truncated": "true"}
-    assert [dict(response.headers) for response in responses] == [{}, cut, cut, {}, cut]
-    assert [response.status for response in responses] == [200, 200, 200, 500, 200]
-    assert responses[0].body == responses[1].body
+    assert [(one.status, dict(one.headers)) for one in responses] == [(200, {}), (200, cut), (200, cut), (500, {})]
 
 
 def test_an_instance_that_fails_costs_its_request_the_other_instances(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,6 +40,11 @@ def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expecte
     assert "# per timestep" in str(refused.value)
 
 
+def test_an_argument_that_forward_does_not_have_is_named() -> None:
+    with pytest.raises(LoweringError, match=r"the arguments the configuration names \(y\): missing"):
+        lower(PerTimestep(), config_of("{x: {argument: y, dtype: float32, shape: [batch, time, 3]}}"))
+
+
 class Cells(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.archiver_ext.commands.init import starting_config
 from torchserve_neuron_lstm.archiver_ext.evaluation.reference import make_reference
-from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import draw_cases, poisoned_padding
+from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import draw_cases, draw_inputs, poisoned_padding
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.json_codec import from_json, to_json
@@ -146,6 +146,15 @@ def test_integers_are_padded_with_what_serving_writes_and_floats_within_their_ra
     assert pad([torch.tensor([1, 2])], ids, Bucket(2, 3)).tolist() == [[1, 2, 7], [7, 7, 7]]
     assert (pad([torch.tensor([1.0, 2.0])], x, Bucket(2, 3))[0, 2] == 7) == (kind == "pad_value")
     assert pad([torch.zeros(1)], replace(x, pad_value=1, value_range=(0, 1)), Bucket(2, 9)).max() <= 1
+
+
+def test_nan_is_drawn_for_some_requests_and_never_for_padding() -> None:
+    spec, rng = TensorSpec("x", "float32", ("batch", "time"), nan=True), torch.Generator().manual_seed(0)
+
+    assert 3 < sum(bool(draw_inputs([spec], 50, rng)[0].isnan().any()) for _ in range(20)) < 17
+    assert not any(
+        poisoned_padding("random", rng)([torch.zeros(1)], spec, Bucket(2, 9)).isnan().any() for _ in range(9)
+    )
 
 
 def test_a_range_is_not_written_into_an_archive() -> None:
