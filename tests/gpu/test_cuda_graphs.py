@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
+from graph_programs import BUCKETS, Stepping, rehearsal, rehearsals
+from recurrent import BATCH, CASES, GARBAGE, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
@@ -16,18 +17,11 @@ from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
 from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import too_old
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
-from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadError, Precision, Rehearsal
+from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadError, Precision
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 _MISSING = gpu_missing()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_MISSING is not None, reason=f"not run: {_MISSING}")]
-
-BUCKETS = (Bucket(1, 4), Bucket(BATCH, TIME), Bucket(2 * BATCH, TIME))
-
-
-def rehearsal(bucket: Bucket) -> Rehearsal[str]:
-    """A call of the program in a bucket."""
-    return Rehearsal(bucket, lambda programs: programs["sequence"](ragged_batch(0.0, *bucket)))
 
 
 def loaded(
@@ -35,10 +29,9 @@ def loaded(
 ) -> GraphProgram:
     program = exported(module, *ragged_batch(0.0), *extra)
     Cuda().compile(program, None, folder, CompileSettings(precision))
-    rehearsals = [] if extra else [rehearsal(bucket) for bucket in BUCKETS]
     device = TorchDevice(0, own_kernel=own_kernel)
     assert (device.kernel is not None) == (own_kernel and too_old(torch.device("cuda", 0)) is None)
-    run = load_on_device(device, {"sequence": folder}, weights_of(program), rehearsals)
+    run = load_on_device(device, {"sequence": folder}, weights_of(program), [] if extra else rehearsals("sequence"))
     found = run["sequence"]
     assert isinstance(found, GraphProgram)
     return found
@@ -115,7 +108,8 @@ def test_a_bucket_that_does_not_fit_is_told_and_leaves_no_memory(tmp_path: Path)
     torch.cuda.set_per_process_memory_fraction(min(1.0, (held + 2**30) / total))
     try:
         for buckets in ((small, large), (small,)):
-            given = TorchDevice(0), {"sequence": tmp_path}, weights_of(program), list(map(rehearsal, buckets))
+            calls = [rehearsal("sequence", one) for one in buckets]
+            given = TorchDevice(0), {"sequence": tmp_path}, weights_of(program), calls
             if large in buckets:
                 with pytest.raises(LoadError, match=r"32768 x 512 takes about .*batch: \[1\], length: \[4\]"):
                     load_on_device(*given)
@@ -126,19 +120,6 @@ def test_a_bucket_that_does_not_fit_is_told_and_leaves_no_memory(tmp_path: Path)
     x, lengths = ragged_batch(0.0, *small)
 
     assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 2e-5
-
-
-class Stepping(nn.Module):
-    """A chunk program: x[B, t, F], lengths[B], h[B, H] -> y[B, t, H], h[B, H]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.core = nn.GRU(5, 6, batch_first=True)
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        weights = list(self.core._flat_weights)
-        y, h_n = torch.ops.neuron_lstm.rnn(x, lengths, h[None], weights, "gru", True, 1, False)
-        return y, h_n[0]
 
 
 @torch.no_grad()

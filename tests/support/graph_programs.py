@@ -20,6 +20,19 @@ from torchserve_neuron_lstm.lowering.program import LoweredModel
 BUCKETS = (Bucket(1, 4), Bucket(BATCH, TIME), Bucket(2 * BATCH, TIME))
 
 
+class Stepping(torch.nn.Module):
+    """A chunk program: x[B, t, F], lengths[B], h[B, H] -> y[B, t, H], h[B, H]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = torch.nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = list(self.core._flat_weights)
+        y, h_n = torch.ops.neuron_lstm.rnn(x, lengths, h[None], weights, "gru", True, 1, False)
+        return y, h_n[0]
+
+
 def compiled(program: torch.export.ExportedProgram, directory: Path, **settings: Any) -> Path:
     """The program as the engine writes it, in a directory of its own."""
     directory.mkdir(exist_ok=True)

@@ -11,18 +11,7 @@ import neuron_doubles
 import pytest
 import torch
 from torch import nn
-
-
-class Conv(nn.Module):
-    """The module of AWS's documentation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 1, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.conv(x) + 1
-        return found
+from traceable import Conv
 
 
 class Affine(nn.Module):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from computed import Computed
 from graph_device import GraphDevice
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from torchserve_neuron_lstm.backends.cuda.capturable import capture_refusal
@@ -78,18 +79,9 @@ CAN_BE_CAPTURED: dict[str, Function] = {
 }
 
 
-class Computing(nn.Module):
-    def __init__(self, function: Function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> object:
-        return self.function(x)
-
-
 def exported(function: Function) -> torch.export.ExportedProgram:
     """The function at fixed sizes, with all operators as the model wrote them."""
-    return torch.export.export(Computing(function), (X,), strict=False)
+    return torch.export.export(Computed(function), (X,), strict=False)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from graph_device import GraphDevice
-from graph_programs import BUCKETS, captured_model, compiled
+from graph_programs import BUCKETS, Stepping, captured_model, compiled
 from recurrent import CASES, Recurrent, exported, largest_error, ragged_batch
-from torch import nn
 
 from torchserve_neuron_lstm.backends.cuda.engine import load_on_device
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
@@ -58,18 +57,6 @@ def test_inputs_of_another_dtype_are_refused(tmp_path: Path) -> None:
     x, lengths = ragged_batch(0.0)
     with pytest.raises(WrongInput, match="float64"):
         run([x.double(), lengths])
-
-
-class Stepping(nn.Module):
-    """A chunk program: x[B, t, F], lengths[B], h[B, H] -> y[B, t, H], h[B, H]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.core = nn.GRU(5, 6, batch_first=True)
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        y, h_n = torch.ops.neuron_lstm.rnn(x, lengths, h[None], list(self.core._flat_weights), "gru", True, 1, False)
-        return y, h_n[0]
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from computed import Computed
 from recurrent import GARBAGE, Case, Recurrent, exported, ragged_batch
 from torch import nn
 from vollo_models import BATCH, FEATURES, TIME, Answers, InTime, batch, program_of, real
@@ -134,17 +135,6 @@ def test_too_many_steps_to_write_out_are_refused() -> None:
         rewrite_program(specialize(program_of(Answers(given=True)), Bucket(1, 33)))
 
 
-class Operator(nn.Module):
-    """A function of one tensor, between layers that keep it on the device."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
-
-
 OPERATORS: dict[str, Any] = {
     "linear": nn.Linear(FEATURES, 3),
     "linear without bias": nn.Linear(FEATURES, 3, bias=False),
@@ -156,16 +146,16 @@ OPERATORS: dict[str, Any] = {
     "softplus": nn.Softplus(),
     "dropout": nn.Dropout(),
     "softmax": nn.Softmax(-1),
-    **{name: Operator(getattr(torch, name)) for name in ("relu", "sigmoid", "tanh", "exp", "exp2", "neg", "square")},
-    "roots": Operator(lambda x: torch.rsqrt(x * x + 1) + torch.sqrt(x * x)),
-    "logarithms": Operator(lambda x: torch.log(x * x + 1) + torch.log2(x * x + 1) - torch.log10(x * x + 1)),
-    "reciprocal": Operator(lambda x: 1 / (x * x + 1)),
-    "mean": Operator(lambda x: x.mean(1)),
-    "sum": Operator(lambda x: x.sum(-1, keepdim=True)),
-    "larger": Operator(lambda x: torch.maximum(x, torch.minimum(2 * x, x - 1))),
-    "shapes": Operator(lambda x: x.reshape(BATCH, -1).unsqueeze(1).squeeze(1).t().permute(1, 0) * 2),
-    "pieces": Operator(lambda x: torch.cat([x[:, 1:3], x[:, :-1]], 1) + torch.stack([x[:, -1]] * 7, 1)),
-    "halves": Operator(lambda x: x[..., 2] @ torch.transpose(x[..., 1], 0, 1)),
+    **{name: Computed(getattr(torch, name)) for name in ("relu", "sigmoid", "tanh", "exp", "exp2", "neg", "square")},
+    "roots": Computed(lambda x: torch.rsqrt(x * x + 1) + torch.sqrt(x * x)),
+    "logarithms": Computed(lambda x: torch.log(x * x + 1) + torch.log2(x * x + 1) - torch.log10(x * x + 1)),
+    "reciprocal": Computed(lambda x: 1 / (x * x + 1)),
+    "mean": Computed(lambda x: x.mean(1)),
+    "sum": Computed(lambda x: x.sum(-1, keepdim=True)),
+    "larger": Computed(lambda x: torch.maximum(x, torch.minimum(2 * x, x - 1))),
+    "shapes": Computed(lambda x: x.reshape(BATCH, -1).unsqueeze(1).squeeze(1).t().permute(1, 0) * 2),
+    "pieces": Computed(lambda x: torch.cat([x[:, 1:3], x[:, :-1]], 1) + torch.stack([x[:, -1]] * 7, 1)),
+    "halves": Computed(lambda x: x[..., 2] @ torch.transpose(x[..., 1], 0, 1)),
 }
 
 
@@ -212,6 +202,6 @@ def test_weights_that_are_used_again_are_there_once() -> None:
 def test_arithmetic_that_it_lacks_is_refused_and_the_rest_is_left_to_the_cpu(
     function: Callable[[torch.Tensor], torch.Tensor], refused: list[str]
 ) -> None:
-    program = torch.export.export(Operator(function), (torch.randn(BATCH, TIME, FEATURES),), strict=False)
+    program = torch.export.export(Computed(function), (torch.randn(BATCH, TIME, FEATURES),), strict=False)
 
     assert [str(node.target) for node in program.graph.nodes if operator_refusal(node)] == refused
