@@ -48,21 +48,6 @@ class Denoiser(nn.Module):
         y = torch.tanh(self.second(torch.tanh(self.first(x.transpose(1, 2)))))
         return self.gru(y.transpose(1, 2))[0]
 """
-FLATTENED = """
-import torch
-from torch import nn
-
-
-class LanguageModel(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lstm = nn.LSTM(3, 8)
-        self.decoder = nn.Linear(8, 5)
-
-    def forward(self, x):
-        y, _ = self.lstm(x.transpose(0, 1))
-        return self.decoder(y.view(-1, 8))
-"""
 MASKED = """
 import torch
 from torch import nn
@@ -178,12 +163,6 @@ def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str,
                 torch.testing.assert_close(
                     torch.tensor(json.loads(response.body)), model(x[None])[0], atol=1e-5, rtol=1e-5
                 )
-
-
-@pytest.mark.long
-def test_a_flattened_output_is_given_back_per_request(tmp_path: Path) -> None:
-    folder, model = packaged(tmp_path, "eager", FLATTENED)
-    assert_served(folder, lambda x: model(x[None]))
 
 
 def assert_answers(

@@ -195,19 +195,6 @@ class ReluRnn(nn.Module):
         return pad_packed_sequence(packed, batch_first=True)[0], h
 
 
-class TimeMajorBoth(nn.Module):
-    """Scores [T, B, 4] of every timestep and the final state, time first throughout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(3, 7)
-        self.out = nn.Linear(7, 4)
-
-    def forward(self, inputs: torch.Tensor, lengths: torch.Tensor) -> Outputs:
-        packed, (h, _) = self.lstm(pack_padded_sequence(inputs, lengths, enforce_sorted=False))
-        return self.out(pad_packed_sequence(packed)[0]), h.squeeze(0)
-
-
 class ProjectedGivenState(nn.Module):
     """A projected LSTM with learned initial states, so that h_0 is not the result of a projection."""
 

@@ -55,7 +55,6 @@ def _of(module: ModuleType, names: str) -> tuple[Case, ...]:
 CASES = (
     Case(typical.FixedLength, _TIME_MAJOR, lengths=False),
     Case(typical.PackedSorted, _TIME_MAJOR),
-    Case(typical.FinalStateOnly, _TIME_MAJOR),
     Case(typical.Tagger, _IDS, extra="  outputs: [logits]\n"),
     Case(typical.OneHotLetters, _IDS),
     *_of(typical, "ProjectedFourLayers ResidualStack SelfAttention MaskedMeanPooling VanillaRnn"),
@@ -95,7 +94,6 @@ CASES = (
     ),
     Case(causal.StateOfSpeaker, _SPEAKER, lengths=False),
     Case(causal.SpeakerAtEveryStep, _SPEAKER, lengths=False),
-    Case(causal.TimeMajorBoth, _TIME_MAJOR),
     Case(causal.AddedInPlace, "{carried_0: {dtype: float32, shape: [batch, time, 6]}}"),
     *_of(causal, "LogSoftmaxAtEveryStep FixedStatistics LastStep LastStepByIndex LengthsAreAnAnswer"),
     Case(causal.TiedWeights, _IDS, lengths=False),

@@ -35,18 +35,6 @@ class PackedSorted(nn.Module):
         return pad_packed_sequence(packed)[0], ht, ct
 
 
-class FinalStateOnly(nn.Module):
-    """Only the final states of a packed LSTM."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(input_size=3, hidden_size=7)
-
-    def forward(self, inputs: torch.Tensor, lengths: torch.Tensor) -> Answer:
-        _, (ht, ct) = self.lstm(pack_padded_sequence(inputs, lengths, enforce_sorted=True))
-        return ht, ct
-
-
 class Tagger(nn.Module):
     """Embedding, deep bidirectional LSTM with dropout, unsorted packing, a score per timestep."""
 

@@ -70,19 +70,6 @@ def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Proje
     check_answers(project, host, (3, 1, 4))
 
 
-@pytest.mark.long
-def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package) -> None:
-    configure(project, "eager", '{ops_to_partition: ["aten::lstm", "aten::embedding"]}')
-    assert package("--force")[0] == 0
-    host = unpacked(project.folder / "tiny.mar", project.folder / "host")
-    (found,) = (operators for name, operators in segments(host).items() if "/chunk/" in name)
-    assert {name for place, operators in found if place == "cpu" for name in operators} == {
-        "aten::embedding",
-        "aten::lstm",
-    }
-    check_answers(project, host, (3, 1, 4))
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "text"),

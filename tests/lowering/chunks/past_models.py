@@ -32,11 +32,6 @@ class Convolutional(nn.Module):
         return self.after(self.before(x))
 
 
-def padded_first(model: Any) -> Callable[[Tensor], Any]:
-    model.conv = nn.Conv1d(3, 3, 3)
-    return lambda x: torch.relu(model.conv(pad(x.transpose(1, 2), (2, 0)))).transpose(1, 2)
-
-
 def cut_after(model: Any) -> Callable[[Tensor], Any]:
     """Padding on both sides, and a cut of the end, as in a temporal convolutional network."""
     model.conv = nn.Conv1d(3, 3, 3, padding=4, dilation=2)
@@ -169,7 +164,6 @@ def after_the_recurrence(model: Any) -> Callable[[Tensor], Any]:
 
 
 CAUSAL: dict[Callable[..., Any], list[tuple[int | str, ...]]] = {
-    padded_first: [("batch", 1, 3, 2)],
     cut_after: [("batch", 3, 4)],
     gated: [("batch", 3, 1), ("batch", 3, 1)],
     padded_once_for_two: [("batch", 1, 3, 3)],

@@ -17,7 +17,7 @@ class Counting(nn.Module):
 
     def __init__(self, before: Callable[[Any, Tensor], Any]) -> None:
         super().__init__()
-        self.gru, self.clock, self.before = nn.GRU(3, 4, batch_first=True), nn.Linear(1, 3), before
+        self.gru, self.before = nn.GRU(3, 4, batch_first=True), before
         self.register_buffer("table", torch.randn(9, 3))
         self.register_buffer("speeds", torch.tensor([1.0, 0.1, 0.01]))
 
@@ -35,10 +35,6 @@ def running_sum(m: Counting, x: Tensor) -> Any:
 
 def running_sum_time_last(m: Counting, x: Tensor) -> Any:
     return x.transpose(1, 2).cumsum(-1, dtype=torch.float64).float().transpose(1, 2)
-
-
-def running_sum_time_first(m: Counting, x: Tensor) -> Any:
-    return x.transpose(0, 1).cumsum(0).transpose(0, 1)
 
 
 def count_of_events(m: Counting, x: Tensor) -> Any:
@@ -59,10 +55,6 @@ def cumulative_norm(m: Counting, x: Tensor) -> Any:
     return ((y - mean.unsqueeze(1)) / (variance.unsqueeze(1).clamp(min=0) + 1e-2).sqrt()).transpose(1, 2)
 
 
-def counted_by_ones(m: Counting, x: Tensor) -> Any:
-    return x.cumsum(1) / torch.ones_like(x).cumsum(1)
-
-
 def sines(m: Counting, x: Tensor) -> Any:
     return x + torch.sin(number(x)[:, None] * m.speeds) + (number(x)[:, None] * m.speeds)[:, 1:2].cos()
 
@@ -72,18 +64,10 @@ def time_feature(m: Counting, x: Tensor) -> Any:
     return torch.cat([x[..., :2], time], -1)
 
 
-def layer_of_time(m: Counting, x: Tensor) -> Any:
-    return x + torch.tanh(m.clock(number(x)[None, :, None].expand(x.size(0), x.size(1), 1)))
-
-
 def decay(m: Counting, x: Tensor) -> Any:
     """Two values of positions are combined before they meet the input, which has its time last."""
     weight = torch.where(number(x) < 4, 1 / number(x, 1), 0.9 ** number(x))
     return (x.transpose(1, 2) * weight.unsqueeze(0)).transpose(1, 2)
-
-
-def decay_time_first(m: Counting, x: Tensor) -> Any:
-    return (x.transpose(0, 1) * torch.stack([number(x), 1 + number(x)]).sum(0).view(-1, 1, 1).rsqrt()).transpose(0, 1)
 
 
 def first_timestep_differs(m: Counting, x: Tensor) -> Any:
@@ -98,20 +82,17 @@ def padding_is_detected_too(m: Counting, x: Tensor) -> Any:
 COUNTING: dict[Callable[[Counting, Tensor], Any], set[str]] = {
     running_sum: {"cumsum"},
     running_sum_time_last: {"cumsum"},
-    running_sum_time_first: {"cumsum"},
     count_of_events: {"cumsum"},
     running_mean: {"cumsum", "timesteps"},
     cumulative_norm: {"cumsum", "cumsum_1", "timesteps"},
-    counted_by_ones: {"cumsum", "cumsum_1"},
     sines: {"timesteps"},
     time_feature: {"timesteps"},
-    layer_of_time: {"timesteps"},
     decay: {"timesteps"},
     first_timestep_differs: {"timesteps"},
     padding_is_detected_too: {"cumsum", "timesteps"},
 }
 """The carried values of each, beside the state of the GRU."""
-MORE = (running_sum, running_sum_time_first, count_of_events, counted_by_ones, layer_of_time, decay_time_first)
+MORE = (running_sum, count_of_events)
 """Those that differ from others in one more way."""
 
 

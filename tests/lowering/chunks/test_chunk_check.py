@@ -24,7 +24,7 @@ LENGTHS = ([1], [40], [23, 1, 9, 9, 2], [3, 61, 17], [5] * 4)
 ANY_SHAPE_CASES = (
     "Extremes", "FixedStatistics", "GruGivenState", "LastStepByIndex", "LengthsAreAnAnswer", "LstmGivenState",
     "MeanByCountedMask", "MaximumOfMasked", "ProjectedGivenState", "ResidualStack", "SpeakerAtEveryStep",
-    "StateOfSpeaker", "TiedWeights", "TimeMajorBoth",
+    "StateOfSpeaker", "TiedWeights",
 )  # fmt: skip
 
 

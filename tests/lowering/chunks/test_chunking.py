@@ -32,7 +32,6 @@ def states(hidden: int, layers: int = 1, name: str = "lstm", fill: float | None 
 CARRIED: dict[str, list[Value]] = {
     "FixedLength": states(7),
     "PackedSorted": states(7),
-    "FinalStateOnly": states(7),
     "OneHotLetters": [("rnn.h", ("batch", 1, 9), 0.0)],
     "ProjectedFourLayers": states(4, 4, cell=9),
     "ResidualStack": [("rnn.h", ("batch", 1, 6), 0.0), *states(6, fill=None)],
@@ -62,7 +61,6 @@ CARRIED: dict[str, list[Value]] = {
     "SpeakerAtEveryStep": [*states(8), ("rnn.h", ("batch", 1, 8), 0.0)],
     "Parallel": [*states(8), *states(8, 2, "lstm_1")],
     "ReluRnn": [("rnn.h", ("batch", 2, 5), 0.0)],
-    "TimeMajorBoth": states(7),
     "ProjectedGivenState": states(4, 2, fill=None, cell=9),
     "InplaceRelu": [*states(8), *states(8, name="lstm_1")],
     "AddedInPlace": [

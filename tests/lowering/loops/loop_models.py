@@ -118,16 +118,6 @@ def stacked_cells(m: Looping, x: Tensor) -> Any:
     return torch.stack(outputs).transpose(0, 1), outputs[-1]
 
 
-def layer_by_layer(m: Looping, x: Tensor) -> Any:
-    for cell in m.layers:
-        state, outputs = zeros(x), []
-        for t in range(x.size(1)):
-            state = cell(x[:, t : t + 1].squeeze(1), state)
-            outputs.append(state[0].unsqueeze(1))
-        x = torch.cat(outputs, 1)
-    return x
-
-
 def both_directions(m: Looping, x: Tensor) -> Any:
     steps, state, forward = x.size(1), None, []
     for t in range(steps):
@@ -174,13 +164,6 @@ def every_state(m: Looping, x: Tensor) -> Any:
         state = m.cell(x[:, t], state)
         cells.append(state[1])
     return torch.stack(cells, 1)
-
-
-def changed_state(m: Looping, x: Tensor) -> Any:
-    h, c = zeros(x)
-    for t in range(x.size(1)):
-        h, c = m.cell(x[:, t], (0.5 * h, c))
-    return h
 
 
 def own_cell_over_attention(m: Looping, x: Tensor) -> Any:
@@ -230,20 +213,6 @@ def mean_of_states(m: Looping, x: Tensor) -> Any:
     return torch.stack(outputs, 1) + own
 
 
-def scores_of_paths(m: Looping, emissions: Tensor) -> Tensor:
-    """Return the logarithm of the sum over all paths, as the forward algorithm of a CRF has it."""
-    score = m.start + emissions[:, 0]
-    for t in range(1, emissions.size(1)):
-        paths = score.unsqueeze(2) + m.transitions + emissions[:, t].unsqueeze(1)
-        score = torch.logsumexp(paths, dim=1)
-    return torch.logsumexp(score + m.start, dim=1)
-
-
-def random_field(m: Looping, x: Tensor) -> Any:
-    """A loop in a function, from the second timestep on: one timestep has no step of the loop."""
-    return scores_of_paths(m, m.first(x))
-
-
 def appended(m: Looping, x: Tensor) -> Any:
     state, outputs, reversed_outputs = zeros(x), None, None
     for t in range(x.size(1)):
@@ -265,7 +234,10 @@ def normalized_layers(m: Looping, x: Tensor) -> Any:
 
 
 def tags_before_batch(m: Looping, x: Tensor) -> Any:
-    """The forward algorithm of a CRF with scores as [tags, B], of other strides before the first step."""
+    """The forward algorithm of a CRF, from the second timestep on: one timestep has no step of the loop.
+
+    The scores are [tags, B], of other strides before the first step.
+    """
     emissions = m.first(x)
     score = (m.start + emissions[:, 0]).t()
     for t in range(1, x.size(1)):
@@ -381,7 +353,7 @@ MORE_CELLS = (
 MORE_LOOPS = (mean_of_states, both_directions, every_state, after_a_stride, reset_by_an_input, appended)
 """Other forms of the same."""
 FURTHER_LOOPS = (
-    *(two_sequences, over_unpacked, layer_by_layer, random_field, stacked_cells, no_recurrence),
-    *(changed_state, own_cell_over_attention, channels_in_turn, first_step_apart, own_layers),
+    *(two_sequences, over_unpacked, stacked_cells, no_recurrence),
+    *(own_cell_over_attention, channels_in_turn, first_step_apart, own_layers),
     backwards_by_positions,
 )
