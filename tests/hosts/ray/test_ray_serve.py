@@ -20,7 +20,6 @@ from mixed_requests import frames_of, mixed_requests
 from rest import JSON, Reply, post
 from served_models import SCORER, SCORING
 from torchserve_process import TorchServe
-from tritonclient.utils import InferenceServerException
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
@@ -65,17 +64,6 @@ def client(ray_port: int) -> Iterator[triton.InferenceServerClient]:
         yield opened
 
 
-def test_tritons_client_finds_health_readiness_and_metadata(client: triton.InferenceServerClient) -> None:
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("scorer")
-    assert client.is_model_ready("scorer", "1.0")
-    assert not client.is_model_ready("nothing")
-    assert client.get_server_metadata()["name"] == "torchserve-neuron-lstm"
-    told = client.get_model_metadata("tagger")
-    assert [(one["name"], one["datatype"]) for one in told["inputs"]] == [("ids", "INT64"), ("frames", "FP32")]
-
-
 def test_a_session_goes_from_torchserve_to_ray_and_back(
     client: triton.InferenceServerClient, torchserve: TorchServe, archives: Archives
 ) -> None:
@@ -90,30 +78,6 @@ def test_a_session_goes_from_torchserve_to_ray_and_back(
 
     assert isinstance(whole, np.ndarray)
     np.testing.assert_allclose(np.concatenate(found), whole, atol=1e-5)
-
-
-def wrong(change: str) -> dict[str, Any]:
-    changes: dict[str, dict[str, Any]] = {
-        "an unknown model": {"model_name": "nothing"},
-        "an unknown version": {"model_version": "9"},
-        "too late": {"timeout": 1},
-        "an unknown session": {"model_name": "stream", "sequence_id": 12345},
-    }
-    return {"model_name": "scorer", "inputs": [tensor("frames", frames_of(4, 0)[None])], **changes[change]}
-
-
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [("an unknown model", "404"), ("an unknown version", "404"), ("too late", "504"), ("an unknown session", "410")],
-)
-def test_what_cannot_be_answered_is_an_exception_of_the_client(
-    client: triton.InferenceServerClient, change: str, status: str
-) -> None:
-    with pytest.raises(InferenceServerException) as refused:
-        client.infer(**wrong(change))
-
-    assert refused.value.status() == status
-    assert refused.value.message()
 
 
 def test_new_archives_take_over_without_a_refused_request(ray_port: int, archives: Archives, tmp_path: Path) -> None:
