@@ -20,8 +20,7 @@ from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits, RedisSe
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import Store
 
-from .cluster_stores import LIMITS
-from .redis_stores import MakeStore, StartServer, made_stores
+from .redis_stores import LIMITS, MakeStore, StartServer, made_stores
 
 PROGRAMS = server_programs()
 
@@ -51,11 +50,11 @@ def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         elif request.param.startswith("cluster of "):
             program = PROGRAMS[request.param.removeprefix("cluster of ")]
             with running_cluster(program, tmp_path_factory.mktemp("cluster")) as cluster:
-                yield lambda: _on_cluster(cluster, opened)
+                yield lambda: _on_redis(cluster, opened)
         else:
             server = RedisServer(PROGRAMS[request.param], tmp_path_factory.mktemp("server"))
             with running(server):
-                yield lambda: _on_server(server, opened)
+                yield lambda: _on_redis(server, opened)
 
 
 @pytest.fixture(scope="session")
@@ -161,25 +160,16 @@ def _on_disk(directory: Path, opened: ExitStack) -> Place:
     return place
 
 
-def _on_server(server: RedisServer, opened: ExitStack) -> Place:
+def _on_redis(server: RedisServer | LocalCluster, opened: ExitStack) -> Place:
     opened.close()
-    with server.client() as client:
-        client.flushall()
+    is_cluster = isinstance(server, LocalCluster)
+    server.flush()
 
     def place(limits: Limits, clock: Clock, model: str = "tagger") -> Store:
-        settings = RedisSettings(server.url, timeout_seconds=30.0)  # a busy machine is slow now and then
-        return opened.enter_context(closing(RedisStore(settings, model, limits, clock)))
-
-    return place
-
-
-def _on_cluster(cluster: LocalCluster, opened: ExitStack) -> Place:
-    opened.close()
-    cluster.flush()
-
-    def place(limits: Limits, clock: Clock, model: str = "tagger") -> Store:
-        settings = RedisSettings(cluster.url, timeout_seconds=30.0, cluster=True)  # a busy machine is slow now and then
-        return opened.enter_context(closing(RedisStore(settings, model, of_all_partitions(limits), clock)))
+        # A busy machine is slow now and then.
+        settings = RedisSettings(server.url, timeout_seconds=30.0, cluster=is_cluster)
+        own = of_all_partitions(limits) if is_cluster else limits
+        return opened.enter_context(closing(RedisStore(settings, model, own, clock)))
 
     return place
 

@@ -1,17 +1,26 @@
-"""Makers of Redis servers and of stores on them, for one test."""
+"""Makers of Redis servers and of stores on them, for one test; on a cluster, a session in each partition."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from memory_store import Clock
+from one_partition import id_in_partition
+from redis_cluster import LocalCluster
 from redis_server import RedisServer
+from store_calls import stored
 
+from torchserve_neuron_lstm.sessions.redis.shard_commands import hash_slot, partition_tags
 from torchserve_neuron_lstm.sessions.redis.store import RedisStore
-from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
+from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits, RedisSettings
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError
 
+LIMITS = Limits(sessions=16_000, bytes=100_000_000, idle_seconds=900.0)
+NAMES = [id_in_partition("session", "tagger", partition) for partition in range(PARTITIONS)]
+"""A session of each partition."""
+TAGS = partition_tags("tagger")
 MakeStore = Callable[..., RedisStore]
 """A function that makes a store for an address: `make(url, clock=None, limits=..., **settings)`."""
 StartServer = Callable[..., RedisServer]
@@ -29,3 +38,18 @@ def made_stores(usual_limits: Limits, **usual: Any) -> Iterator[MakeStore]:
             return store
 
         yield make
+
+
+def write(store: RedisStore, record: bytes, names: Sequence[str] = NAMES) -> list[object]:
+    found = [stored(store, name) for name in names]
+    changes = [RecordUpdate(name, record, one and one.revision) for name, one in zip(names, found, strict=True)]
+    return [*store.write(changes)]
+
+
+def errors(found: Sequence[object]) -> list[int]:
+    """The partitions whose session has an error."""
+    return [number for number, one in enumerate(found) if isinstance(one, StoreUnavailableError)]
+
+
+def partitions_of(cluster: LocalCluster, server: RedisServer) -> list[int]:
+    return [number for number, tag in enumerate(TAGS) if cluster.owner(hash_slot(tag)) is server]

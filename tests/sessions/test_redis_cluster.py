@@ -20,9 +20,8 @@ from torchserve_neuron_lstm.sessions.redis.shard_commands import Command, hash_s
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoreTotals, StoreUnavailableError, Written
 
-from .cluster_stores import NAMES, TAGS, write
 from .conftest import PROGRAMS
-from .redis_stores import MakeStore
+from .redis_stores import NAMES, TAGS, MakeStore, write
 
 
 class Wire:

@@ -15,8 +15,7 @@ from torchserve_neuron_lstm.sessions.redis.shard_commands import hash_slot
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
-from .cluster_stores import NAMES, TAGS, errors, partitions_of, write
-from .redis_stores import MakeStore
+from .redis_stores import NAMES, TAGS, MakeStore, errors, partitions_of, write
 
 
 @pytest.mark.ci

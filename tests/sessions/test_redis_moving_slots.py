@@ -19,8 +19,7 @@ from torchserve_neuron_lstm.sessions.session import store_key
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
-from .cluster_stores import NAMES, TAGS, errors, write
-from .redis_stores import MakeStore
+from .redis_stores import NAMES, TAGS, MakeStore, errors, write
 
 SLOT = hash_slot(TAGS[3])
 BeginMove = Callable[[], SlotMove]

@@ -98,6 +98,10 @@ class RedisServer:
         """Return a client that bypasses the store; the caller closes it."""
         return Redis(port=self.port, retry=Retry(NoBackoff(), 0))
 
+    def flush(self) -> None:
+        with self.client() as client:
+            client.flushall()
+
 
 @contextmanager
 def running(server: RedisServer) -> Iterator[RedisServer]:
