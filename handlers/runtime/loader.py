@@ -31,8 +31,7 @@ from ...bucketing.planner import Planner, make_planner
 from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_buckets
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, Variant, read_manifest
-from .bucket_memory import check_memory
-from .requirements import check_requirements
+from .requirements import check_memory, check_requirements
 from .user_code import Importing, own_modules, selected_lengths
 
 if TYPE_CHECKING:

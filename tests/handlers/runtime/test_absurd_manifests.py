@@ -18,8 +18,8 @@ from torchserve_neuron_lstm.config.manifest import FILE_NAME, ManifestError
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
-from torchserve_neuron_lstm.handlers.runtime.bucket_memory import check_memory, total_memory
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
+from torchserve_neuron_lstm.handlers.runtime.requirements import check_memory, total_memory
 from torchserve_neuron_lstm.inference.open_archive import make_service
 
 REMOVED = object()
