@@ -12,7 +12,7 @@ import io
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -331,31 +331,23 @@ def without_lengths(program: ExportedProgram) -> ExportedProgram:
 def _openvino_lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
     if lengths is None and not masked.is_projected(h_0, c_0):
         return NotImplemented
-    return masked.fused_lstm(_lstm_layer, x, lengths, h_0, c_0, *options)
-
-
-def _lstm_layer(
-    x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-    """One layer in one direction, fused over all timesteps."""
-    h_0, c_0 = states
-    y, h_n, c_n = torch.ops.neuron_lstm.lstm(
-        x.transpose(0, 1), None, h_0[None], c_0[None], list(weights), len(weights) == 4, 1, False, True
-    )
-    return y.transpose(0, 1), (h_n[0], c_n[0])
+    return masked.fused_lstm(partial(_one_layer, "lstm"), x, lengths, h_0, c_0, *options)
 
 
 def _openvino_rnn(x: Any, lengths: Any, h_0: Any, weights: Any, cell: str, bias: bool, layers: int, both: bool) -> Any:
     if lengths is None:
         return NotImplemented
-
-    def layer(
-        x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-        y, h_n = torch.ops.neuron_lstm.rnn(
-            x.transpose(0, 1), None, states[0][None], list(weights), cell, len(weights) == 4, 1, False
-        )
-        return y.transpose(0, 1), (h_n[0],)
-
-    y, (h_n,) = masked.masked_layers(layer, x, lengths, (h_0,), weights, layers, both)
+    y, (h_n,) = masked.masked_layers(partial(_one_layer, cell), x, lengths, (h_0,), weights, layers, both)
     return y, h_n
+
+
+def _one_layer(
+    cell: str, x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+    """One layer in one direction, fused over all timesteps."""
+    given = [x.transpose(0, 1), None, *(state[None] for state in states), list(weights)]
+    if cell == "lstm":
+        y, *finals = torch.ops.neuron_lstm.lstm(*given, len(weights) == 4, 1, False, True)
+    else:
+        y, *finals = torch.ops.neuron_lstm.rnn(*given, cell, len(weights) == 4, 1, False)
+    return y.transpose(0, 1), [final[0] for final in finals]

@@ -64,10 +64,6 @@ class UnknownLoop(LoweringError):
     """A loop over timesteps of a kind that cannot be lowered; the message is the reason with the line."""
 
 
-class UnfitBuckets(LoweringError):
-    """Buckets in which the program is not known to be correct; the message has the possible ones."""
-
-
 def is_torch_file(filename: str) -> bool:
     """Whether a file is torch's own."""
     return filename.startswith(_TORCH)

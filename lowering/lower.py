@@ -14,15 +14,7 @@ from ..config.schema import ServingConfig
 from .chunks.carry_analysis import CountsTimesteps, NotChunkable
 from .chunks.chunking import build_chunk_programs, check_chunked_equivalence
 from .eager_call import batch_places, eager_failure, reject_swapped_axes, relative_lengths_error, shortest_length
-from .errors import (
-    InputsDoNotFit,
-    LoweringError,
-    PartialTrace,
-    Unexplained,
-    UnfitBuckets,
-    UnknownLoop,
-    explained_export_errors,
-)
+from .errors import InputsDoNotFit, LoweringError, PartialTrace, Unexplained, UnknownLoop, explained_export_errors
 from .exported_graph import output_names, with_vocabularies
 from .exporter.export import check_forward_signature, forward_name
 from .exporter.shape_conditions import BranchOnTimesteps, ShapeConditions, batch_sizes_of, branch_error
@@ -288,7 +280,7 @@ def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:
     if refused:
         possible = [t for t in grid.lengths if t not in refused]
         lengths = ", ".join(map(str, refused))
-        raise UnfitBuckets(
+        raise LoweringError(
             f"the model cannot be run in buckets of {lengths} timesteps: leave them out of buckets.length"
             + (f", and keep {', '.join(map(str, possible))}, in which shorter requests are served too" * bool(possible))
         )

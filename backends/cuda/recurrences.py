@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,35 +32,16 @@ class DeviceRecurrences:
     precision: torch.dtype
     """The one in which recurrences of float32 are computed."""
 
-    def lstm(
-        self,
-        x: Tensor,
-        lengths: Tensor | None,
-        h_0: Tensor,
-        c_0: Tensor,
-        weights: Sequence[Tensor],
-        bias: bool,
-        layers: int,
-        bidirectional: bool,
-        need_cell: bool,
-    ) -> tuple[Tensor, ...]:
-        """Compute the `lstm` operator."""
+    def lstm(self, x: Tensor, lengths: Tensor | None, h_0: Tensor, c_0: Tensor, *options: Any) -> tuple[Tensor, ...]:
+        """Compute the `lstm` operator; `options` are its further arguments."""
+        weights, _bias, layers, bidirectional, need_cell = options
         states, hold = [h_0, c_0], self._with_gate_mask if need_cell else None
         y, (h_n, c_n) = self._layers("lstm", masked.aten_lstm, x, lengths, states, weights, layers, bidirectional, hold)
         return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
 
-    def rnn(
-        self,
-        x: Tensor,
-        lengths: Tensor | None,
-        h_0: Tensor,
-        weights: Sequence[Tensor],
-        cell: str,
-        bias: bool,
-        layers: int,
-        bidirectional: bool,
-    ) -> tuple[Tensor, ...]:
-        """Compute the `rnn` operator."""
+    def rnn(self, x: Tensor, lengths: Tensor | None, h_0: Tensor, *options: Any) -> tuple[Tensor, ...]:
+        """Compute the `rnn` operator; `options` are its further arguments."""
+        weights, cell, _bias, layers, bidirectional = options
         layer = masked.aten_rnn(cell)
         y, (h_n,) = self._layers(cell, layer, x, lengths, [h_0], weights, layers, bidirectional, None)
         return y, h_n

@@ -30,11 +30,8 @@ def operator_name(node: Node) -> str:
 def torch_operator_name(node: Node) -> str:
     """Return the operator's name in torch: `aten::lstm`, `aten::gru` and so on for an abstract recurrence."""
     name = operator_name(node)
-    return {"neuron_lstm::lstm": "aten::lstm", "neuron_lstm::rnn": f"aten::{_cell(node)}"}.get(name, name)
-
-
-def _cell(node: Node) -> object:
-    return node.args[4] if len(node.args) > 4 else None
+    cell = node.args[4] if len(node.args) > 4 else None
+    return {"neuron_lstm::lstm": "aten::lstm", "neuron_lstm::rnn": f"aten::{cell}"}.get(name, name)
 
 
 def operator_names(node: Node) -> frozenset[str]:

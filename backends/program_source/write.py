@@ -252,7 +252,8 @@ def _branches(module: GraphModule) -> dict[str, GraphModule]:
 def _called(module: GraphModule) -> list[Any]:
     """The functions that are called, each once, without those that are written as expressions."""
     graphs = (module.graph, *(branch.graph for branch in _branches(module).values()))
-    return list(dict.fromkeys(node.target for graph in graphs for node in graph.nodes if _is_call(node)))
+    calls = (node for graph in graphs for node in graph.nodes if node.op == "call_function" and not is_assertion(node))
+    return list(dict.fromkeys(call.target for call in calls if call.target not in _EXPRESSIONS))
 
 
 def _check(called: list[Any], layers: Mapping[Callable[..., Any], str]) -> None:
@@ -262,10 +263,6 @@ def _check(called: list[Any], layers: Mapping[Callable[..., Any], str]) -> None:
         control_flow = isinstance(target, torch._ops.HigherOrderOperator) and target.name() in CONTROL_FLOW
         if not known and not control_flow and not _is_size_function(target):
             raise CompileError(f"the program calls {target}, which cannot be written as source")
-
-
-def _is_call(node: Node) -> bool:
-    return node.op == "call_function" and node.target not in _EXPRESSIONS and not is_assertion(node)
 
 
 def _is_size_function(target: Any) -> bool:

@@ -11,7 +11,7 @@ from ragged import assert_answers_alone, lower_exact
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.errors import UnfitBuckets
+from torchserve_neuron_lstm.lowering.errors import LoweringError
 
 CONFIG = one_input("[batch, time, 5]", length="[8, 16]")
 
@@ -130,7 +130,7 @@ def test_a_row_that_fills_a_batch_has_one_timestep_and_changes_nothing() -> None
 
 @pytest.mark.ci
 def test_buckets_below_the_fewest_timesteps_are_refused_with_those_to_keep() -> None:
-    with pytest.raises(UnfitBuckets, match=r"buckets of 4 timesteps: leave them out of buckets\.length, and keep 16"):
+    with pytest.raises(LoweringError, match=r"buckets of 4 timesteps: leave them out of buckets\.length, and keep 16"):
         lower(Demanding(valid_convolutions), one_input("[batch, time, 5]"))
 
 
