@@ -102,9 +102,7 @@ def bucket_model_trace(
     Raises `LoweringError`, `CompileError`, `ValueError`, `TypeError`: as `trace`; also if the arguments, outputs or
     states of the buckets are inconsistent.
     """
-    options = TraceOptions(
-        None, compiler_workdir, compiler_args, None, inline_weights_to_neff, cpu_backend, compiler_python
-    )
+    options = TraceOptions(compiler_workdir, compiler_args, None, inline_weights_to_neff, cpu_backend, compiler_python)
     tried = select_engines(backend, options)
     buckets = _export_buckets(func, example_inputs, bucket_config)
     kernel = call_factory(bucket_config.bucket_kernel)

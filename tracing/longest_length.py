@@ -6,7 +6,7 @@ those of its example. Where the outputs depend on that number, the longest seque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +58,8 @@ def required_longest(
         raise LoweringError(f"the model computes the lengths of a packed sequence: {_WAY_OUT}")
     run = program.module()
     with torch.no_grad():
-        for lengths in _shorter(tensors[index], padded_timesteps):
+        for longest in sorted({1, padded_timesteps // 2, padded_timesteps - 1} - {0, padded_timesteps}):
+            lengths = tensors[index].clamp(max=longest)
             inputs = [_drawn(tensor) if i != index else lengths for i, tensor in enumerate(tensors[:count])]
             try:
                 theirs = pytree.tree_leaves(function(*pytree.tree_unflatten(inputs, in_tree)))
@@ -79,11 +80,6 @@ def _lengths_index(program: torch.export.ExportedProgram) -> int | None:
                 lengths = lengths.args[0]
             return inputs.index(lengths.name) if lengths.name in inputs else None
     return None
-
-
-def _shorter(lengths: torch.Tensor, timesteps: int) -> Iterator[torch.Tensor]:
-    for longest in sorted({1, timesteps // 2, timesteps - 1} - {0, timesteps}):
-        yield lengths.clamp(max=longest)
 
 
 def _drawn(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -18,9 +17,8 @@ from ..config.partitioner import PartitionerConfig, compiler_arguments
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """Options of `trace`."""
+    """Options of `trace` for the engine and its compiler."""
 
-    input_output_aliases: Mapping[Any, int] | None = None
     compiler_workdir: str | Path | None = None
     compiler_args: str | Sequence[str] | None = None
     partitioner_config: PartitionerConfig | None = None

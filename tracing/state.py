@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..bucketing.padding import storage_ptr as _storage
 from .export import Function
 
 StatePreprocessor = Callable[[list[list[list[int]]], list[torch.Tensor], torch.Tensor], Sequence[torch.Tensor]]
@@ -129,7 +130,3 @@ class StateBuffer:
     def copy_if_state(self, output: torch.Tensor) -> torch.Tensor:
         """Copy an output that shares memory with the state, which later calls change."""
         return output.clone() if _storage(output) in {_storage(state) for state in self.current} else output
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

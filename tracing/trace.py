@@ -73,21 +73,15 @@ def trace(
     of the partitioner that cannot be satisfied.
     """
     options = TraceOptions(
-        input_output_aliases,
-        compiler_workdir,
-        compiler_args,
-        partitioner_config,
-        inline_weights_to_neff,
-        cpu_backend,
-        compiler_python,
+        compiler_workdir, compiler_args, partitioner_config, inline_weights_to_neff, cpu_backend, compiler_python
     )
     own = [leaf for leaf in pytree.tree_leaves(example_inputs) if isinstance(leaf, torch.Tensor)]
-    held, aliases = resolve_aliases(options.input_output_aliases, func, own)
+    held, aliases = resolve_aliases(input_output_aliases, func, own)
     exported = export_function(func, example_inputs, held)
     directory = TempDirectory()
     tried = select_engines(backend, options)
     engine = _compile(tried, exported.program, directory.path / program_directory(0), options)
-    description, store = describe_trace(engine, [exported], aliases, not options.inline_weights_to_neff)
+    description, store = describe_trace(engine, [exported], aliases, not inline_weights_to_neff)
     if aliases:
         initial = initial_state(func, own, held, aliases)
         return try_load(Traced(description, directory, store, StateBuffer(initial, state_shapes(description))))
