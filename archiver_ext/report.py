@@ -38,6 +38,8 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     allowed = f"{manifest.tolerance.atol:g} + {manifest.tolerance.rtol:g} x |eager|"
     yield f"verified: every output is within {allowed} of the model in eager mode, each request alone"
     yield _served(manifest)
+    if manifest.shadow is not None:
+        yield f"a share of {manifest.shadow.share:g} of the answers is compared with the model's own code (shadow)"
     if manifest.kind == "sequence":
         yield f"whole sequences are computed at once, without sessions: {manifest.kind_reason}"
     for rejected in outcome.rejected:

@@ -18,6 +18,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any, Callable, Optional
 
+from .formats.raw_request import REPEATED
 from .responses import DEFAULT_MAX_RESPONSE_BYTES
 
 _log = logging.getLogger(__name__)
@@ -94,8 +95,8 @@ def _parsed(block: bytes, at: int) -> tuple[Optional[dict[str, Any]], int]:
         headers.append({"name": name, "value": text()})
     while (name := text()) is not None:
         content_type, value = text() or b"", text() or b""  # decoded once it is known that they are not cut
-        # A codec may read an array in place, for which the bytes must be writable. None: a second field of that name.
-        kept = None if any(field["name"] == name.decode() for field in inputs) else bytearray(value)
+        # A codec may read an array in place, for which the bytes must be writable.
+        kept = REPEATED if any(field["name"] == name.decode() for field in inputs) else bytearray(value)
         inputs.append({"name": name.decode(), "contentType": content_type.decode(), "value": kept})
     return {"requestId": own_id, "headers": headers, "parameters": inputs}, at
 

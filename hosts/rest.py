@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from ..handlers.formats.json_text import to_json
-from ..handlers.formats.raw_request import RawRequest
+from ..handlers.formats.raw_request import REPEATED, RawRequest
 from ..handlers.responses import http_headers
 from .batch_queue import QueueFullError
 from .metadata import model_metadata, server_metadata
@@ -151,8 +151,9 @@ async def _form_request(
 
     try:
         async with Request(request.scope, receive).form(max_part_size=len(body)) as form:
-            for name, value in form.items():
-                row[name] = await value.read() if isinstance(value, UploadFile) else value.encode()
+            for name, value in form.multi_items():
+                content = await value.read() if isinstance(value, UploadFile) else value.encode()
+                row[name] = REPEATED if name in row else content
                 if isinstance(value, UploadFile) and value.content_type:
                     headers[name] = {"content-type": value.content_type}
     except (HTTPException, MultiPartException, ValueError):  # the last one of an unusual charset

@@ -15,6 +15,8 @@ from ..responses import JSON, JSON_LENGTH_HEADER, NPY, RequestError, malformed
 from .binary_tensors import json_bytes
 
 BODY_FIELDS = ("body", "data")
+REPEATED = ()
+"""The value of a form's field of which there are several."""
 _NO_HEADERS: Mapping[str, object] = MappingProxyType({})
 _FORMS = {"application/x-www-form-urlencoded", "multipart/form-data"}
 
@@ -119,7 +121,7 @@ class RawRequest(NamedTuple):
             raise RequestError("UnsupportedEncoding", message)
         if not isinstance(self.row, dict):
             return Body(self.row, _plain_type(self.header("content-type")), self._json_bytes(self.row))
-        if repeated := [name for name, value in self.row.items() if value is None]:
+        if repeated := [name for name, value in self.row.items() if value is REPEATED]:
             raise malformed(f"the form has more than one field {repeated[0]!r}: send a request for each")
         for name in BODY_FIELDS:
             if name in self.row:
