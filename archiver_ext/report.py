@@ -44,7 +44,7 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
         yield f"whole sequences are computed at once, without sessions: {manifest.kind_reason}"
     for rejected in outcome.rejected:
         yield f"{rejected.backend} was rejected: {rejected.reason}"
-    yield from cost_lines(selected.backend, None, padded=False, cpu_operators=outcome.cpu_operators)
+    yield from cost_lines(selected.backend, None, outcome.cpu_operators)
     yield from busy_line(manifest.measurement)
     yield from _precision(outcome)
     if selected.simulation is not None:
@@ -194,7 +194,7 @@ def _own_remarks(outcome: OwnModelResult) -> Iterator[str]:
         yield f"returns {output.name}: {output.dtype}[{', '.join(map(str, output.shape))}]"
     for cost in manifest.costs:
         yield f"a request of {cost.bucket.length} timesteps takes {cost.milliseconds:.3f} ms"
-    yield from cost_lines(manifest.backend, manifest.measurement, padded=False, cpu_operators=())
+    yield from cost_lines(manifest.backend, manifest.measurement, ())
     yield from busy_line(manifest.measurement)
     needs = ", ".join(f"{need.distribution} {need.version} or later" for need in manifest.requires)
     yield f"packaged with Python {outcome.python}; a host needs {needs}"

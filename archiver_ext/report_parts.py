@@ -12,25 +12,20 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ..bucketing.shapes import Bucket, ProgramRole
     from ..config.manifest import CostMeasurement, Manifest, RequiredPackage
     from ..inference.reader import ArchiveReader
 
 
-def cost_lines(
-    backend: str, measurement: CostMeasurement | None, padded: bool, cpu_operators: Sequence[str]
-) -> Iterator[str]:
-    """Yield the conditions of the measured costs: threads, spread, padding, and operators that the CPU runs.
+def cost_lines(backend: str, measurement: CostMeasurement | None, cpu_operators: Sequence[str]) -> Iterator[str]:
+    """Yield the conditions of the measured costs: threads, spread, and operators that the CPU runs.
 
-    >>> list(cost_lines("onnxruntime", None, padded=False, cpu_operators=["aten::sort"]))
+    >>> list(cost_lines("onnxruntime", None, ["aten::sort"]))
     ['operators on the CPU, not on onnxruntime: aten::sort']
     """
     if measurement is not None:
         threads = f"{measurement.threads} thread{'s' * (measurement.threads > 1)}"
         spread = f"{measurement.spread - 1:.0%}"
         yield f"costs were measured with {threads}; most calls took {spread} longer than the shortest or less"
-    if padded:
-        yield f"padded ms: one row has all timesteps and the others have one; {backend} stops each row at its own end"
     if cpu_operators:
         yield f"operators on the CPU, not on {backend}: {', '.join(cpu_operators)}"
 
@@ -43,11 +38,6 @@ def busy_line(measurement: CostMeasurement | None) -> Iterator[str]:
     """
     if measurement is not None and measurement.was_busy:
         yield "costs were measured on a busy machine: run neuron-lstm calibrate"
-
-
-def padding_ms(manifest: Manifest) -> dict[tuple[ProgramRole, Bucket], float]:
-    """Return the milliseconds of calls with as much padding as possible, where they were measured."""
-    return {(cost.part, cost.bucket): cost.milliseconds for cost in manifest.padding_costs}
 
 
 def print_lines(console: Console, *lines: str) -> None:

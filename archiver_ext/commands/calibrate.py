@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from ..report_parts import busy_line, cost_lines, cpu_operators, make_table, padding_ms, print_lines
+from ..report_parts import busy_line, cost_lines, cpu_operators, make_table, print_lines
 from . import Commands, add_archive, add_archive_output, positive, show, tell_unsigned
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def _ratio(pairs: _Pairs) -> float | None:
 
 
 def _to_json(pairs: _Pairs, after: Manifest, on_cpu: Sequence[str]) -> dict[str, Any]:
-    padding, measurement = padding_ms(after), after.measurement
+    padding = {(cost.part, cost.bucket): cost.milliseconds for cost in after.padding_costs}
+    measurement = after.measurement
     return {
         "ratio": _ratio(pairs),
         "threads": None if measurement is None else measurement.threads,
@@ -116,15 +117,12 @@ def _to_json(pairs: _Pairs, after: Manifest, on_cpu: Sequence[str]) -> dict[str,
 
 
 def _print(pairs: _Pairs, after: Manifest, on_cpu: Sequence[str], archive: Path, console: Console) -> None:
-    padding = padding_ms(after)
-    table = make_table("program", "bucket", numbers=("before ms", "now ms", *["padded ms"] * bool(padding)))
+    table = make_table("program", "bucket", numbers=("before ms", "now ms"))
     for cost, was in pairs:
         shape = f"{cost.bucket.batch} x {cost.bucket.length}"
-        own = padding.get((cost.part, cost.bucket))
-        padded = [] if own is None else [f"{own:.3f}"]
-        table.add_row(cost.part, shape, "" if was is None else f"{was:.3f}", f"{cost.milliseconds:.3f}", *padded)
+        table.add_row(cost.part, shape, "" if was is None else f"{was:.3f}", f"{cost.milliseconds:.3f}")
     console.print(table)
-    print_lines(console, *cost_lines(after.backend, after.measurement, bool(padding), on_cpu))
+    print_lines(console, *cost_lines(after.backend, after.measurement, on_cpu))
     if (ratio := _ratio(pairs)) is not None:
         print_lines(console, f"a call takes {ratio:.2f} times as long as before, in the median")
     print_lines(console, f"{archive} now plans batches by the milliseconds of this host")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..report_parts import busy_line, cost_lines, cpu_operators, machine, make_table, padding_ms, print_lines, software
+from ..report_parts import busy_line, cost_lines, cpu_operators, machine, make_table, print_lines, software
 from . import Commands, add_archive, show
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def print_manifest(
 
     Then the cost of a session's next timestep, and the operators that run on the CPU.
     """
-    remarks = cost_lines(manifest.backend, manifest.measurement, bool(manifest.padding_costs), on_cpu)
+    remarks = cost_lines(manifest.backend, manifest.measurement, on_cpu)
     print_lines(console, *_facts(manifest), *remarks, *busy_line(manifest.measurement))
     console.print(_table_of_programs(manifest))
     if times:
@@ -131,13 +131,7 @@ def _table_of_programs(manifest: Manifest) -> Table:
         for variant in manifest.variants
         if variant.estimate_us is not None and variant.bucket is not None
     }
-    padding = padding_ms(manifest)
-    numbers = (
-        *("measured ms", "us / timestep"),
-        *(["padded ms"] if padding else []),
-        "max error",
-        *(["estimate us"] if estimates else []),
-    )
+    numbers = (*("measured ms", "us / timestep"), "max error", *(["estimate us"] if estimates else []))
     table = make_table("program", "bucket", numbers=numbers)
     for cost in manifest.costs:
         key, milliseconds = (cost.part, cost.bucket), cost.milliseconds
@@ -147,10 +141,9 @@ def _table_of_programs(manifest: Manifest) -> Table:
         # Where the device was simulated, the costs are the estimates themselves.
         measured = "" if estimate is not None and estimate / 1000 == milliseconds else f"{milliseconds:.3f}"
         estimated = [] if estimate is None else [f"{estimate:.2f}"]
-        padded = [f"{padding[key]:.3f}" if key in padding else ""] if padding else []
-        table.add_row(cost.part, _shape(cost.bucket), measured, per_step, *padded, error, *estimated)
+        table.add_row(cost.part, _shape(cost.bucket), measured, per_step, error, *estimated)
     for bucket, error in errors.items():
-        table.add_row(manifest.kind, _shape(bucket), "", "", *([""] if padding else []), error)
+        table.add_row(manifest.kind, _shape(bucket), "", "", error)
     return table
 
 

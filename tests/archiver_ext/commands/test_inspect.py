@@ -102,9 +102,7 @@ def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert "costs were measured with 2 threads" in shown
     assert "most calls took 50% longer than the shortest or less" in shown
     assert "costs were measured on a busy machine: run neuron-lstm calibrate" in shown
-    assert "padded ms" in shown
     assert "ids: int64[batch, time] from 1 to 127\n" in shown
-    assert shown.count("0.125") == len(GRID.buckets)
     assert cli.main(["inspect", archive, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["measurement"] == {"threads": 2, "spread": 1.5, "device": None}
