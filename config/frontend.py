@@ -57,10 +57,6 @@ class Frontend(Strict):
     """The kind of device that TorchServe assigns; it has no others."""
     deviceIds: Annotated[tuple[Amount, ...], BeforeValidator(tuple_from_list)] | None = None
     """The GPUs that workers are distributed over."""
-    parallelType: Literal["pp", "tp", "pptp", "custom"] | None = None
-    """The way in which one model is distributed over several devices."""
-    parallelLevel: Count = 1
-    """The number of devices that a model is distributed over."""
     torchrun: dict[str, Any] | None = None
     """Parameters of torchrun, for models on several devices."""
     maxRetryTimeoutInSec: Amount = 300

@@ -104,12 +104,13 @@ def host_of(context: Context) -> Host:
     """Return what TorchServe decides for a worker."""
     yaml = context.model_yaml_config if isinstance(context.model_yaml_config, Mapping) else {}
     model = ModelIdentity(str(context.model_name), _version(context.manifest))
+    seconds = yaml.get("responseTimeout")
     reporter = MetricReporter(model, _declared_units(context.metrics), socket.gethostname())
     return Host(
         Path(context.system_properties["model_dir"]),
         model,
         max_response_bytes(os.environ, _server_properties()),
-        _response_timeout_ms(yaml.get("responseTimeout")),
+        seconds * 1000.0 if type(seconds) is int and seconds > 0 else DEFAULT_RESPONSE_TIMEOUT_MS,
         partial(_report, reporter),
         os.environ,
         workers=yaml.get("maxWorkers"),
@@ -160,10 +161,6 @@ def _set_status(response: RawResponse, index: int, context: Context) -> None:
         context.set_response_header(index, name, value)
     if response.status != 200:
         context.set_response_status(response.status, HTTPStatus(response.status).phrase, index)
-
-
-def _response_timeout_ms(seconds: object) -> float:
-    return seconds * 1000.0 if type(seconds) is int and seconds > 0 else DEFAULT_RESPONSE_TIMEOUT_MS
 
 
 def _version(manifest: object) -> str:

@@ -70,7 +70,7 @@ class TorchServeProcess:
             try:
                 write(line)
             except (OSError, ValueError):
-                write = _nowhere  # no process reads the log any more; TorchServe must not wait for a full pipe
+                write = str  # no process reads the log any more; TorchServe must not wait for a full pipe
 
     def wait_until_ready(self, management: str, model: str) -> int:
         """Return when all workers that a model begins with are ready, with their number.
@@ -125,10 +125,6 @@ def cannot_load(line: str) -> str:
     if found is None:
         return "TorchServe cannot load a model: its lines above say why"
     return f"TorchServe cannot load {found['model']}: {found['reason']}"
-
-
-def _nowhere(line: str) -> object:
-    return line
 
 
 @contextmanager

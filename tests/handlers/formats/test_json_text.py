@@ -102,7 +102,7 @@ def test_nothing_but_valid_json_is_written() -> None:
         (torch.zeros(0), b"[]"),
         (torch.zeros(2, 0), b"[[],[]]"),
         (torch.tensor([1e-5, 2e-4]), b"[9.99999975e-06,0.000199999995]"),
-        ({"a": [1, None, True, "é\ud800\n"], "b": (0.1,)}, rb'{"a":[1,null,true,"\u00e9\ud800\n"],"b":[0.1]}'),
+        ({"a": [1, None, True, "é\ud800\n"], "b": (0.1,)}, '{"a":[1,null,true,"é\\ud800\\n"],"b":[0.1]}'.encode()),
     ],
 )
 def test_texts_are_these(value: object, text: bytes) -> None:
