@@ -78,7 +78,8 @@ def _served(manifest: Manifest) -> str:
         )
     if manifest.shortest_accepted == 1:
         return served
-    return f"{served}. The model fails on shorter ones, or branches on their number of timesteps"
+    few = manifest.shortest_accepted
+    return f"{served}. Requests of fewer than {few} timesteps are refused: the model fails on them, or branches on that"
 
 
 def _precision(outcome: PackagingResult) -> Iterator[str]:

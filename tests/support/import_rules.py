@@ -28,7 +28,7 @@ ALLOWED_PACKAGES = {
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
     "archiver_ext": (
         *("bucketing", "sessions", "config", "backends", "lowering", "inference"),
-        *("handlers.neuron_lstm", "handlers.runtime", "handlers.streaming.open_sessions"),
+        *("handlers.neuron_lstm", "handlers.runtime", "handlers.streaming.open_sessions", "handlers.formats.request"),
         *("hosts.ray_serve.command", "hosts.torchserve.command", "hosts.torchserve.properties"),
     ),
 }

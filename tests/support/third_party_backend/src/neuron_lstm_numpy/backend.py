@@ -80,13 +80,10 @@ class NumpyEngine(Backend):
         if refused := [reason for node in nodes if (reason := self.refusal(node)) is not None]:
             raise CompileError("; ".join(dict.fromkeys(refused)))
         names, outputs = plain.graph_signature, plain.graph.output_node().args[0]
+        owned = {**names.inputs_to_parameters, **names.inputs_to_buffers}
         written = {
             "double": "--double" in settings.args,
-            "weights": {
-                **names.inputs_to_parameters,
-                **names.inputs_to_buffers,
-                **names.inputs_to_lifted_tensor_constants,
-            },
+            "weights": {**owned, **names.inputs_to_lifted_tensor_constants},
             "calls": [_call(node) for node in nodes if _name(node) != _CHECKS],
             "outputs": [_reference(node) for node in outputs],
             "dtypes": [dtype_name(node.meta["val"]) for node in outputs],
