@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from model_cases import CASES, Case
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.archiver_ext.commands.init import flow, starting_config
@@ -115,6 +116,66 @@ def test_constants_are_found_by_trying() -> None:
     assert config.model.forward == {"mask": None, "training": False, "scale": 2}
     assert config.input_specs == (TensorSpec("frames", "float32", ("batch", "time", 3)),)
     assert "choose their values (they were accepted)" in text
+
+
+class Frames(nn.Module):
+    def __init__(self, steps_last: bool) -> None:
+        super().__init__()
+        self.steps_last, self.conv = steps_last, nn.Conv1d(40, 8, 5, stride=2)
+        self.gru = nn.GRU(8, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.gru(self.conv(x if self.steps_last else x.mT).mT)[0]
+
+
+@pytest.mark.parametrize(("steps_last", "shape"), [(False, ("batch", "time", 40)), (True, ("batch", 40, "time"))])
+def test_channels_of_a_convolution_are_found(steps_last: bool, shape: Any) -> None:
+    assert started(Frames, steps_last=steps_last)[1].input_specs == (TensorSpec("x", "float32", shape),)
+
+
+class Forecast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.store, self.context = nn.Embedding(50, 4), nn.Linear(4 + 5, 16)
+        self.encoder, self.decoder = nn.LSTM(3, 16, batch_first=True), nn.GRU(16 + 2, 8, batch_first=True)
+
+    def forward(self, past: Any, store: Any, static: Any, future: Any) -> Any:
+        context = self.context(torch.cat([self.store(store), static], -1))
+        return self.decoder(torch.cat([self.encoder(past)[0] + context[:, None], future], -1))[0]
+
+    def spelled(self, chars: torch.Tensor, words: torch.Tensor) -> Any:
+        rows, steps, number = chars.shape
+        spelling = self.store(chars.view(rows * steps, number)).sum(1).view(rows, steps, 4)
+        return self.encoder((self.store(words) + spelling)[..., :3])[0]
+
+    def counted(self, ids: torch.Tensor) -> Any:
+        x = pack_padded_sequence(self.store(ids)[..., :3], (ids != 0).sum(1), batch_first=True, enforce_sorted=False)
+        return self.encoder(x)[1][0][-1]
+
+    def refused(self, past: Any, later: Any) -> Any:
+        self.encoder(past)
+        raise RuntimeError("never")
+
+
+def test_each_of_several_arguments_is_found_by_its_own_use() -> None:
+    _, config = started(Forecast)
+
+    shapes = [("batch", "time", 3), ("batch",), ("batch", 5), ("batch", "time", 2)]
+    assert [spec.shape for spec in config.input_specs] == shapes
+    assert [spec.dtype for spec in config.input_specs] == ["float32", "int64", "float32", "float32"]
+
+
+def test_characters_of_words_are_found() -> None:
+    text = starting_config(Forecast, {}, method="spelled")
+
+    assert "chars: {dtype: int64, shape: [batch, time, 12]" in text
+    assert "words: {dtype: int64, shape: [batch, time]," in text
+
+
+def test_ids_that_timesteps_are_counted_by_get_a_range() -> None:
+    assert "ids: {dtype: int64, shape: [batch, time], pad_value: 0, range: [1, 49]}" in starting_config(
+        Forecast, {}, method="counted"
+    )
 
 
 class Reader(nn.Module):
