@@ -185,12 +185,12 @@ def _inputs(found: InferredInputs) -> Iterator[str]:
     if found.refusal is None:
         yield "  # (forward() accepted tensors of these dtypes and shapes; check which of the dimensions is time)"
     else:
-        yield "  # Not inferred: write the inputs of forward(), as in {dtype: float32, shape: [batch, time, 12]}"
-        yield f"  # (forward() was called with guesses and raised: {_note(found.refusal)})"
+        yield f"  # (forward() accepted no tensors that were tried; with these it raised: {_note(found.refusal)})"
     yield "  inputs:"
     for spec in _written_inputs(found):
         if spec != found.mask:
-            yield f"    {flow(spec.name)}: {_input(spec)}"
+            text, *notes = _input(spec), *_input_notes(spec, found)
+            yield f"    {flow(spec.name)}: {text}{'  # ' * bool(notes)}{'; '.join(notes)}"
     for name in found.signature.optional:
         yield f"    # {_note(name)} has a default: name it here if requests give it, or in model: forward: to fix it"
 
@@ -203,8 +203,18 @@ def _written_inputs(found: InferredInputs) -> tuple[TensorSpec, ...]:
 
 def _input(spec: TensorSpec) -> str:
     known = "" if spec.value_range is None else f", range: {flow(list(spec.value_range))}"
-    text = f"{{dtype: {spec.dtype}, shape: [{', '.join(map(str, spec.shape))}], pad_value: {spec.pad_value:g}{known}}}"
-    return text if spec.vocabulary is None else f"{text}  # ids from 0 to {spec.vocabulary - 1}"
+    return f"{{dtype: {spec.dtype}, shape: [{', '.join(map(str, spec.shape))}], pad_value: {spec.pad_value:g}{known}}}"
+
+
+def _input_notes(spec: TensorSpec, found: InferredInputs) -> Iterator[str]:
+    if found.refusal is not None and (spec.name in found.unknown or not found.inputs):
+        yield "Not inferred: write it as in {dtype: float32, shape: [batch, time, 12]}"
+    elif found.refusal is not None:
+        yield "a guess"
+    if spec.vocabulary is not None:
+        yield f"ids from 0 to {spec.vocabulary - 1}"
+    if spec.dtype == "int64" and len(spec.shape) > 2:
+        yield f"{spec.shape[-1]} is a guess: write the number that requests have"
 
 
 def _lengths(found: InferredInputs) -> Iterator[str]:

@@ -178,6 +178,13 @@ def test_ids_that_timesteps_are_counted_by_get_a_range() -> None:
     )
 
 
+def test_guesses_are_told_from_what_was_not_inferred() -> None:
+    text = starting_config(Forecast, {}, method="refused")
+
+    assert "past: {dtype: float32, shape: [batch, time, 3], pad_value: 0}  # a guess\n" in text
+    assert text.count("Not inferred") == text.count("pad_value: 0}  # Not inferred: write it as in") == 1
+
+
 class Reader(nn.Module):
     def __init__(self, name: str = "") -> None:
         super().__init__()
@@ -289,7 +296,7 @@ class Opaque(nn.Module):
 def test_what_was_not_found_out_is_said() -> None:
     text, config = started(Opaque)
 
-    assert "# Not inferred: write the inputs of forward()" in text
+    assert "# Not inferred: write it as in" in text
     assert "RuntimeError: expected something: else # entirely {" in text
     assert list(config.inputs) == ["signal"]
 
