@@ -209,7 +209,7 @@ def _check_fit(model: str, expected: Mapping[str, torch.Tensor], found: FoundWei
         raise PackagingError(
             f"{file.name}{found.key} does not hold the weights of {model} as built with neuron_lstm.model.args:"
             f"\n  {lines}\nWrite the arguments that the trained model was built with under neuron_lstm.model.args: "
-            f"`neuron-lstm init --model-file FILE --serialized-file {file.name}` finds them"
+            f"`neuron-lstm init --model-file FILE --serialized-file {file.name} --longest N` finds them"
         )
 
 

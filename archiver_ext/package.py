@@ -107,7 +107,7 @@ def _checked_config_file(flags: model_archiver.Flags) -> str:
     if flags.config_file is None:
         raise PackagingError(
             "--config-file is missing: the handler neuron_lstm needs a model-config.yaml with the model's inputs and "
-            "buckets. `neuron-lstm init --model-file model.py` writes one to start from"
+            "buckets. `neuron-lstm init --model-file model.py --longest N` writes one to start from"
         )
     model_archiver.given_files(flags)
     if flags.model_file is None and not is_torchscript(Path(flags.serialized_file or "")):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import Commands, check_output, print_note
+from . import Commands, check_output, positive, print_note
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,6 +41,7 @@ _REST = """\
   # threads: 4           # per worker; left out, the host's cores are divided among maxWorkers
   # placement: cores     # pin each worker to its own cores; left out, the system schedules them
 """
+_PARTS = (1, 2, 4, 8)  # of the longest sequence
 _LONGEST_NOTE = 200  # characters
 
 
@@ -61,6 +62,7 @@ def add_to(commands: Commands) -> None:
     command.add_argument(
         "--serialized-file", type=Path, help="the weights; their shapes determine the sizes that the constructor needs"
     )
+    command.add_argument("--longest", type=positive, metavar="N", help="timesteps of the longest sequence to accept")
     command.add_argument("-o", "--output", type=Path, help="the file to write (default: standard output)")
     command.add_argument("-f", "--force", action="store_true", help="overwrite the output")
     command.set_defaults(run=_init)
@@ -97,7 +99,7 @@ def _init(options: argparse.Namespace) -> None:
         model_class = load_class(options.model_file.resolve(), options.class_name, notes.append)
         args = _arguments(model_class, dict(options.args), options.serialized_file)
         name = model_class.__name__ if options.class_name or notes else None
-        text = starting_config(model_class, args, name, options.method)
+        text = starting_config(model_class, args, options.longest, name, options.method)
     for note in notes:
         print_note(note)
     if options.output is None:
@@ -139,28 +141,35 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
 
 
 def starting_config(
-    model_class: type[nn.Module], args: Mapping[str, Any], class_name: str | None = None, method: str | None = None
+    model_class: type[nn.Module],
+    args: Mapping[str, Any],
+    longest: int | None,
+    class_name: str | None = None,
+    method: str | None = None,
 ) -> str:
     """Write a model-config.yaml that loads unchanged, with comments on what the user should check.
 
     `args` are the keyword arguments that the class is made with; they are written under `model`, with the name of the
     class and of the method that is served instead of forward(), if they are given.
 
-    Raises `PackagingError`: the class cannot be made with `args`, or they cannot be written as YAML.
+    Raises `PackagingError`: the class cannot be made with `args`, they cannot be written as YAML, or the model takes
+    sequences and `longest` is None.
     """
     from ..user_model import construct
     from .infer_inputs import infer_inputs
 
     found = infer_inputs(construct(model_class, args, method))
-    lines = (*_model(found, args, class_name, method), *_block(found))
+    if longest is None and _has(found, "time"):
+        raise PackagingError("the model takes sequences: give --longest N, the timesteps of the longest one to accept")
+    lines = (*_model(found, args, class_name, method), *_block(found, longest))
     return _FRONTEND + "".join(f"{line}\n" for line in lines) + _REST
 
 
-def _block(found: InferredInputs) -> Iterator[str]:
+def _block(found: InferredInputs, longest: int | None) -> Iterator[str]:
     yield from _inputs(found)
     yield from _lengths(found)
     yield from _mask(found)
-    yield from _buckets(found)
+    yield from _buckets(longest if _has(found, "time") else None)
 
 
 def _model(found: InferredInputs, args: Mapping[str, Any], class_name: str | None, method: str | None) -> Iterator[str]:
@@ -235,12 +244,12 @@ def _mask(found: InferredInputs) -> Iterator[str]:
     yield f"  mask: {{name: {flow(mask.name)}, dtype: {mask.dtype}, true_for: {true_for}{shape}}}"
 
 
-def _buckets(found: InferredInputs) -> Iterator[str]:
+def _buckets(longest: int | None) -> Iterator[str]:
     yield "  # programs are compiled for every batch size by every length; the largest length is the longest you accept"
     yield "  buckets:"
     yield "    batch: [1, 4, 16, 32]"
-    if _has(found, "time"):
-        yield "    length: [16, 32, 64, 128]"
+    if longest is not None:
+        yield f"    length: {sorted({-(-longest // part) for part in _PARTS})}"
 
 
 def _has(found: InferredInputs, axis: str) -> bool:

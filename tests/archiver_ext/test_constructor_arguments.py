@@ -93,10 +93,11 @@ def test_a_list_may_hold_objects() -> None:
 
 def test_init_writes_nested_arguments(tmp_path: Path) -> None:
     built(tmp_path, opt={"vocabulary": 9, "width": 3, "hidden": 4})
+    args = {"opt": {"vocabulary": 9, "width": 3, "hidden": 4}}
     with importable(tmp_path):
-        text = starting_config(load_class(tmp_path / "model.py"), {"opt": {"vocabulary": 9, "width": 3, "hidden": 4}})
+        text = starting_config(load_class(tmp_path / "model.py"), args, 64)
 
-    assert parse_config(text, "model-config.yaml").model.args == {"opt": {"vocabulary": 9, "width": 3, "hidden": 4}}
+    assert parse_config(text, "model-config.yaml").model.args == args
 
 
 def test_an_argument_that_is_a_value_and_a_mapping_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,14 @@ from torchserve_neuron_lstm.archiver_ext.commands.init import flow, starting_con
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.forward import LengthsArgument
-from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
+
+ROOT = Path(__file__).parents[3]
 
 
 def started(model: type[nn.Module], **args: Any) -> tuple[str, ServingConfig]:
-    text = starting_config(model, args)
+    text = starting_config(model, args, 64)
     return text, parse_config(text, "model-config.yaml")
 
 
@@ -166,7 +170,7 @@ def test_each_of_several_arguments_is_found_by_its_own_use() -> None:
 
 
 def test_characters_of_words_are_found() -> None:
-    text = starting_config(Forecast, {}, method="spelled")
+    text = starting_config(Forecast, {}, 64, method="spelled")
 
     assert "chars: {dtype: int64, shape: [batch, time, 12]" in text
     assert "words: {dtype: int64, shape: [batch, time]," in text
@@ -174,12 +178,12 @@ def test_characters_of_words_are_found() -> None:
 
 def test_ids_that_timesteps_are_counted_by_get_a_range() -> None:
     assert "ids: {dtype: int64, shape: [batch, time], pad_value: 0, range: [1, 49]}" in starting_config(
-        Forecast, {}, method="counted"
+        Forecast, {}, 64, method="counted"
     )
 
 
 def test_guesses_are_told_from_what_was_not_inferred() -> None:
-    text = starting_config(Forecast, {}, method="refused")
+    text = starting_config(Forecast, {}, 64, method="refused")
 
     assert "past: {dtype: float32, shape: [batch, time, 3], pad_value: 0}  # a guess\n" in text
     assert text.count("Not inferred") == text.count("pad_value: 0}  # Not inferred: write it as in") == 1
@@ -218,14 +222,14 @@ class OneSentence(nn.Module):
 
 
 def test_a_model_of_one_sequence_is_served_in_batches() -> None:
-    config = parse_config(starting_config(OneSentence, {}), "model-config.yaml")
+    config = parse_config(starting_config(OneSentence, {}, 64), "model-config.yaml")
 
     assert config.model.batched is False
     assert [spec.shape for spec in config.input_specs] == [("batch", "time")]
 
 
 def test_a_method_has_inputs_of_its_own() -> None:
-    text = starting_config(Switched, {}, "Switched", "infer")
+    text = starting_config(Switched, {}, 64, "Switched", "infer")
     config = parse_config(text, "model-config.yaml")
 
     assert (config.model.class_name, config.model.method) == ("Switched", "infer")
@@ -255,7 +259,7 @@ class Whole(torch.nn.Module):
 
 def init(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     (folder / "model.py").write_text(FILE)
-    code = main(["init", "--model-file", str(folder / "model.py"), *words])
+    code = main(["init", "--model-file", str(folder / "model.py"), "--longest", "9", *words])
     return code, *capsys.readouterr()
 
 
@@ -272,11 +276,28 @@ def test_a_checkpoint_tells_the_arguments_of_the_class(tmp_path: Path, capsys: p
     assert "model.py: the model is the class Whole, which uses the others (Block)" in told
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
+def test_the_command_in_the_docs_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(FILE.replace("size, hidden=9", "size=5, hidden=7"))
+    torch.save({f"block.{name}": tensor for name, tensor in nn.LSTM(5, 7).state_dict().items()}, "checkpoint.pt")
+    (command,) = re.findall(r"neuron-lstm (init --model-file [^`\n]*)", (ROOT / page).read_text())
+
+    assert main(shlex.split(command)) == 0
+    assert load_config(Path("model-config.yaml")).longest in (64, 128)
+
+
 def test_a_missing_argument_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, told = init(tmp_path, capsys)
 
     assert (code, text) == (1, "")
     assert "Whole needs size: give the weights with --serialized-file, whose shapes tell sizes, or --args" in told
+
+
+def test_the_longest_sequence_is_asked_for() -> None:
+    with pytest.raises(PackagingError, match="give --longest N, the timesteps of the longest one"):
+        starting_config(Frames, {"steps_last": True}, None)
+    assert started(Switched)[1].grid.lengths[-1] == 64
 
 
 def test_another_class_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,12 +337,12 @@ def test_a_model_without_arguments_gets_a_placeholder() -> None:
 
 def test_a_class_that_cannot_be_made_is_refused() -> None:
     with pytest.raises(PackagingError, match="vocabulary"):
-        starting_config(Padded, {})
+        starting_config(Padded, {}, 64)
 
 
 def test_arguments_without_a_plain_form_are_refused() -> None:
     with pytest.raises(PackagingError, match="cannot be written in YAML"):
-        starting_config(Padded, {"vocabulary": 50, "rate": 1j})
+        starting_config(Padded, {"vocabulary": 50, "rate": 1j}, 64)
 
 
 plain = st.recursive(

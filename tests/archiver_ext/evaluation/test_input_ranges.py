@@ -175,7 +175,7 @@ def test_a_range_that_is_none_is_refused(limits: str, complaint: str) -> None:
 
 
 def test_init_writes_a_range_without_the_padding_of_the_embedding(tmp_path: Path) -> None:
-    text = starting_config(Words, {})
+    text = starting_config(Words, {}, 64)
 
     assert "range: [1, 10]" in text
     assert parse_config(text, "model-config.yaml", tmp_path).input_specs[0].value_range == (1, 10)
