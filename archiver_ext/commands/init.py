@@ -6,6 +6,7 @@ import argparse
 import ast
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ _REST = """\
   # placement: cores     # pin each worker to its own cores; left out, the system schedules them
 """
 _PARTS = (1, 2, 4, 8)  # of the longest sequence
-_LONGEST_NOTE = 200  # characters
+_LONGEST_NOTE, _LONGEST_REFUSAL = 200, 2000  # characters
 
 
 def add_to(commands: Commands) -> None:
@@ -51,7 +52,8 @@ def add_to(commands: Commands) -> None:
         "init",
         help="write a commented model-config.yaml to start from, for a model",
         description="Write a commented model-config.yaml to start from. Inputs, sizes and constant arguments are "
-        "inferred from trial calls of the model and from the shapes of its weights. Check them before packaging.",
+        "inferred from trial calls of the model and from the shapes of its weights. Check them before packaging. The "
+        "result is tried by lowering the model.",
     )
     command.add_argument("--model-file", required=True, type=Path, help="the Python file with the model's class")
     command.add_argument(
@@ -63,6 +65,7 @@ def add_to(commands: Commands) -> None:
         "--serialized-file", type=Path, help="the weights; their shapes determine the sizes that the constructor needs"
     )
     command.add_argument("--longest", type=positive, metavar="N", help="timesteps of the longest sequence to accept")
+    command.add_argument("--no-try", action="store_true", help="do not try to lower the model, which takes seconds")
     command.add_argument("-o", "--output", type=Path, help="the file to write (default: standard output)")
     command.add_argument("-f", "--force", action="store_true", help="overwrite the output")
     command.set_defaults(run=_init)
@@ -100,6 +103,10 @@ def _init(options: argparse.Namespace) -> None:
         args = _arguments(model_class, dict(options.args), options.serialized_file)
         name = model_class.__name__ if options.class_name or notes else None
         text = starting_config(model_class, args, options.longest, name, options.method)
+        refusal = None if options.no_try else _refusal(model_class, text)
+    if refusal is not None:
+        notes.append(refusal)
+        text = textwrap.fill(refusal, 120, initial_indent="# ", subsequent_indent="# ") + "\n" + text
     for note in notes:
         print_note(note)
     if options.output is None:
@@ -108,6 +115,20 @@ def _init(options: argparse.Namespace) -> None:
         write_output(options.output, text.encode())
         print_note(f"wrote {options.output}; check its inputs and buckets, then package the model:")
         print_note(f"  {_packaging_command(options)}")
+
+
+def _refusal(model_class: type[nn.Module], text: str) -> str | None:
+    """Lower the model by a configuration, without its weights; returns why that is refused, or None."""
+    from ...config.load import parse_config
+    from ...lowering import lower
+    from ..user_model import construct
+
+    try:
+        config = parse_config(text, "model-config.yaml")
+        lower(construct(model_class, config.model.args, config.model.method, batched=config.model.batched), config)
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        return f"lowering was tried and refuses this model with these inputs: {_note(str(error), _LONGEST_REFUSAL)}"
+    return None
 
 
 def _packaging_command(options: argparse.Namespace) -> str:
@@ -256,10 +277,10 @@ def _has(found: InferredInputs, axis: str) -> bool:
     return any(axis in spec.shape for spec in _written_inputs(found))
 
 
-def _note(text: str) -> str:
+def _note(text: str, longest: int = _LONGEST_NOTE) -> str:
     """A text as one line of a comment."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
-    return line if len(line) <= _LONGEST_NOTE else f"{line[:_LONGEST_NOTE]}..."
+    return line if len(line) <= longest else f"{line[:longest]}..."
 
 
 def flow(value: Any) -> str:

@@ -254,6 +254,11 @@ class Whole(torch.nn.Module):
 
     def forward(self, x):
         return self.block(x)
+
+    def branch(self, x):
+        if x.sum() > 0:
+            return self.block(x)
+        return x
 """
 
 
@@ -298,6 +303,16 @@ def test_the_longest_sequence_is_asked_for() -> None:
     with pytest.raises(PackagingError, match="give --longest N, the timesteps of the longest one"):
         starting_config(Frames, {"steps_last": True}, None)
     assert started(Switched)[1].grid.lengths[-1] == 64
+
+
+def test_what_lowering_refuses_is_told_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--class", "Whole", "--args", "size=3", "--method", "branch")
+    code, text, told = init(tmp_path, capsys, *words)
+
+    assert code == 0
+    assert "if x.sum() > 0:" in told
+    assert text.startswith("# lowering was tried and refuses this model")
+    assert "# lowering" not in init(tmp_path, capsys, *words, "--no-try")[1]
 
 
 def test_another_class_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
