@@ -276,15 +276,11 @@ class _Trial(TorchFunctionMode):
         self.embedded: Embedded = {}
         self.counted: frozenset[str] = frozenset()
         """Ids that may not be 0, as timesteps are counted by them."""
-        self.at: tuple[int, ...] = ()
-        """The lines of the model's code that raised the error, the outermost first."""
+        self.progress: tuple[int, ...] = ()
+        """Number of inputs used, and the lines of the model's code that raised the error, the outermost first."""
         self.used: frozenset[str] = frozenset()
         """Inputs that torch's functions got, and of these, what the last one got."""
         self.last: frozenset[str] = frozenset()
-
-    @property
-    def progress(self) -> tuple[int, ...]:
-        return len(self.used), *self.at
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.last = _names((args, kwargs))
@@ -338,7 +334,7 @@ def _call(
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and another guess may fit
         trial.error = " ".join(f"{type(error).__name__}: {error}".split())
         frames = [(frame, frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-        trial.at = tuple(line for _, file, line in frames if is_user_file(file))
+        trial.progress = (len(trial.used), *(line for _, file, line in frames if is_user_file(file)))
         trial.last |= _names([frame.f_locals for frame, file, _ in frames if _LAYER.search(file)])
     return trial
 

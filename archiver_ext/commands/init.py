@@ -42,7 +42,6 @@ _REST = """\
   # threads: 4           # per worker; left out, the host's cores are divided among maxWorkers
   # placement: cores     # pin each worker to its own cores; left out, the system schedules them
 """
-_PARTS = (1, 2, 4, 8)  # of the longest sequence
 _LONGEST_NOTE, _LONGEST_REFUSAL = 200, 2000  # characters
 
 
@@ -270,7 +269,7 @@ def _buckets(longest: int | None) -> Iterator[str]:
     yield "  buckets:"
     yield "    batch: [1, 4, 16, 32]"
     if longest is not None:
-        yield f"    length: {sorted({-(-longest // part) for part in _PARTS})}"
+        yield f"    length: {sorted({-(-longest // part) for part in (1, 2, 4, 8)})}"
 
 
 def _has(found: InferredInputs, axis: str) -> bool:
