@@ -8,7 +8,6 @@ from typing import Any
 
 from ....bucketing.bucket_lengths import Histogram, PaddingStats, clip_histogram, mean_cost, padding_stats
 from .target import Target
-from .time_padding import TimePadding
 
 
 @dataclass(frozen=True)
@@ -66,30 +65,3 @@ def evaluate_grid(name: str, lengths: Sequence[int], histogram: Histogram, targe
     if target.engine.padding == "call":
         computed = milliseconds = None
     return GridEvaluation(name, tuple(lengths), last, stats.useful, computed, stats.refused, milliseconds)
-
-
-@dataclass(frozen=True)
-class BucketUse:
-    """Sequences that one bucket length holds."""
-
-    length: int
-    sequences: int
-    useful: int
-    """Real timesteps."""
-    padded: int | None
-    """Timesteps of padding that are computed for them; None if that depends on the batches."""
-
-
-def bucket_uses(histogram: Histogram, lengths: Sequence[int], padding: TimePadding) -> tuple[BucketUse, ...]:
-    """Total the sequences of each bucket length; those that no length holds are left out.
-
-    >>> [(use.sequences, use.padded) for use in bucket_uses({3: 2, 9: 1}, (4, 10), "bucket")]
-    [(2, 2), (1, 1)]
-    """
-    uses = []
-    for below, length in zip((0, *lengths), lengths, strict=False):
-        held = {steps: number for steps, number in histogram.items() if below < steps <= length}
-        useful = sum(steps * number for steps, number in held.items())
-        padded = {"bucket": length * sum(held.values()) - useful, "none": 0, "call": None}[padding]
-        uses.append(BucketUse(length, sum(held.values()), useful, padded))
-    return tuple(uses)

@@ -1,14 +1,14 @@
 """Drawing of the observed lengths, and of the padding that each grid computes for them.
 
 The axis of lengths is logarithmic, shifted by a few timesteps. A bar covers the sequences of some neighbouring lengths.
-Its area, not its height, is proportional to their number in the first panel, and in the panel of each grid to their
-timesteps, real ones below and padding above. A panel has coordinates from 0 to 1.
+Its area, not its height, is proportional to their timesteps, real ones below and padding above. A panel has coordinates
+from 0 to 1.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from math import ceil, exp, floor, log
@@ -22,66 +22,59 @@ from .time_padding import TimePadding
 _WIDTH = 1000
 """Width of every drawing, in its own units: about a pixel on a wide screen."""
 _SIDE = 32  # units of the drawing, as all that follows, from top to bottom
-_STRIP, _PANEL, _HEAD, _GAP, _AXIS = 110, 190, 50, 34, 50
+_PANEL, _HEAD, _GAP, _AXIS = 190, 50, 34, 50
 _FOR_BARS = 0.95  # of a panel's height
 _OVERLAP = 0.4  # or else rounding leaves gaps between bars
 
 
 def draw_lengths(proposal: Proposal) -> str:
-    """Draw the sequences, and what is computed with each grid, over one axis of lengths."""
-    sequences, *grids = make_panels(proposal)
-    height = _HEAD + _STRIP + len(grids) * (_GAP + _HEAD + _PANEL) + _AXIS
-    figures = [f"{panel.title}: {panel.figure}, {panel.detail}" for panel in grids]
-    return _drawing(
-        "lengths",
-        "Observed lengths, and the padding of each grid",
-        ". ".join([summary(proposal), *figures, result(proposal)]).strip(". "),
-        height,
-        _parts(sequences, grids, make_ticks(proposal)),
+    """Draw what is computed with each grid over one axis of lengths."""
+    panels = make_panels(proposal)
+    height = len(panels) * (_GAP + _HEAD + _PANEL) + _AXIS
+    figures = [f"{panel.title}: {panel.figure}, {panel.detail}" for panel in panels]
+    description = ". ".join([summary(proposal), *figures, result(proposal)]).strip(". ")
+    parts = "\n".join(_parts(panels, make_ticks(proposal)))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" role="img" aria-labelledby="t d">\n'
+        f'<title id="t">Padding of each grid</title>\n<desc id="d">{escape(description)}</desc>\n{parts}\n</svg>'
     )
 
 
-def _parts(sequences: Panel, grids: Sequence[Panel], ticks: Sequence[_Mark]) -> Iterator[str]:
-    bottom = _HEAD + _STRIP
-    yield from _panel(sequences, bottom, _STRIP)
-    for panel in grids:
+def _parts(panels: Sequence[Panel], ticks: Sequence[_Mark]) -> Iterator[str]:
+    bottom = 0
+    for panel in panels:
         bottom += _GAP + _HEAD + _PANEL
-        yield from _panel(panel, bottom, _PANEL)
+        yield from _panel(panel, bottom)
     for tick in ticks:
         yield _line(_x(tick.at), bottom, _x(tick.at), bottom + 5, "axis")
         yield _text(_x(tick.at), bottom + 20, tick.label, "middle")
     yield _text(_x(0.5), bottom + 42, "timesteps of a sequence (logarithmic)", "middle", "faint")
 
 
-def _panel(panel: Panel, bottom: float, height: float) -> Iterator[str]:
-    top = bottom - height
-    heading = top - (28 if panel.edges else 8)
+def _panel(panel: Panel, bottom: float) -> Iterator[str]:
+    top = bottom - _PANEL
+    heading = top - 28
     yield _text(_x(0), heading, panel.title, "start", "strong")
     yield _text(_x(0.012 * len(panel.title) + 0.01), heading, panel.detail, "start", "faint")
     yield _text(_x(1), heading, panel.figure, "end", "strong")
     for bar in panel.bars:
-        yield from _bar(bar, bottom, height * _FOR_BARS, plain=not panel.edges)
+        yield from _bar(bar, bottom, _PANEL * _FOR_BARS)
     for edge in panel.edges:
-        yield from _edge(edge, top, bottom)
+        yield _line(_x(edge.at), top, _x(edge.at), bottom, "edge")
+        if edge.label:
+            yield _text(_x(edge.at), top - 6, edge.label, "end" if edge.at > 0.99 else "middle")
     yield _line(_x(0), bottom, _x(1), bottom, "axis")
-    yield _upright_text(16, (top + bottom) / 2, "timesteps" if panel.edges else "sequences")
 
 
-def _bar(bar: _Bar, bottom: float, height: float, *, plain: bool) -> Iterator[str]:
+def _bar(bar: _Bar, bottom: float, height: float) -> Iterator[str]:
     """A bar with its padding above, and a tooltip."""
     lengths = f"{bar.first}" if bar.first == bar.last else f"{bar.first} to {bar.last}"
     share = 100 * bar.padded / (bar.useful + bar.padded)
     label = f"{lengths} timesteps: {bar.sequences:,} sequences" + (f", {share:.1f} % padding" if bar.padded else "")
     wide = (bar.right - bar.left) * (_WIDTH - 2 * _SIDE) + _OVERLAP
-    for share, below, kind in ((bar.useful, 0.0, "all" if plain else "useful"), (bar.padded, bar.useful, "padded")):
+    for share, below, kind in ((bar.useful, 0.0, "useful"), (bar.padded, bar.useful, "padded")):
         if share:
             yield _rectangle(_x(bar.left), bottom - (below + share) * height, wide, share * height, kind, label)
-
-
-def _edge(edge: _Mark, top: float, bottom: float) -> Iterator[str]:
-    yield _line(_x(edge.at), top, _x(edge.at), bottom, "edge")
-    if edge.label:
-        yield _text(_x(edge.at), top - 6, edge.label, "end" if edge.at > 0.99 else "middle")
 
 
 def _x(at: float) -> float:
@@ -102,7 +95,7 @@ class _Bar(NamedTuple):
     left: float
     right: float
     useful: float
-    """Height for the sequences in the first panel, for their real timesteps in the others."""
+    """Height for the real timesteps."""
     padded: float
     first: int
     last: int
@@ -124,7 +117,7 @@ class Panel:
     title: str
     detail: str
     figure: str
-    """Summary in one number; may be empty."""
+    """Summary in one number."""
     bars: tuple[_Bar, ...]
     edges: tuple[_Mark, ...]
 
@@ -151,13 +144,14 @@ def _axis(proposal: Proposal) -> _Axis:
 
 
 def make_panels(proposal: Proposal) -> tuple[Panel, ...]:
-    """Make the panel of the sequences, and that of each grid, all grids at the same scale."""
+    """Make the panel of each grid, all at the same scale."""
     axis = _axis(proposal)
-    sequences = Panel("Sequences", "by length", "", tuple(_bars(proposal.histogram, axis, (), proposal.padding)), ())
     grids = [_grid_panel(proposal, axis, grid) for grid in proposal.distinct_grids]
     highest = max((bar.useful + bar.padded for panel in grids for bar in panel.bars), default=1.0)
-    tallest = max(bar.useful for bar in sequences.bars)
-    return (_scaled(sequences, tallest), *(_scaled(panel, highest) for panel in grids))
+    return tuple(
+        replace(panel, bars=tuple(b._replace(useful=b.useful / highest, padded=b.padded / highest) for b in panel.bars))
+        for panel in grids
+    )
 
 
 def make_ticks(proposal: Proposal) -> list[_Mark]:
@@ -178,17 +172,16 @@ def _grid_panel(proposal: Proposal, axis: _Axis, grid: GridEvaluation) -> Panel:
 
 
 def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int], padding: TimePadding) -> Iterator[_Bar]:
-    """Bars over lengths that share a bucket, not too narrow to see; without bucket lengths, of sequences."""
+    """Bars over lengths that share a bucket, not too narrow to see."""
     lengths = sorted(histogram)
-    for first, last, edge in _segments(lengths, axis, edges or lengths[-1:]):
+    for first, last, edge in _segments(lengths, axis, edges):
         within = lengths[bisect_left(lengths, first) : bisect_right(lengths, last)]
         sequences = sum(histogram[length] for length in within)
         useful = sum(length * histogram[length] for length in within)
         left, right = axis.at(first - 0.5), axis.at(last + 0.5)
         padded = edge * sequences - useful if padding == "bucket" else 0
-        heights = (useful, padded) if edges else (sequences, 0)
         if sequences:
-            yield _Bar(left, right, heights[0] / (right - left), heights[1] / (right - left), first, last, sequences)
+            yield _Bar(left, right, useful / (right - left), padded / (right - left), first, last, sequences)
 
 
 def _segments(lengths: Sequence[int], axis: _Axis, edges: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -200,11 +193,6 @@ def _segments(lengths: Sequence[int], axis: _Axis, edges: Sequence[int]) -> Iter
             last = min(edge, max(first, last))
             yield first, last, edge
             first = last + 1
-
-
-def _scaled(panel: Panel, highest: float) -> Panel:
-    bars = (bar._replace(useful=bar.useful / highest, padded=bar.padded / highest) for bar in panel.bars)
-    return replace(panel, bars=tuple(bars))
 
 
 def _round_lengths(shortest: int, longest: int) -> list[int]:
@@ -233,17 +221,6 @@ def _spread(places: Sequence[tuple[float, int]], closest: float) -> tuple[_Mark,
     return tuple(reversed(marks))
 
 
-def _drawing(name: str, title: str, description: str, height: float, parts: Iterable[str]) -> str:
-    """Return a drawing with the title and the description that a screen reader reads."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" role="img" '
-        f'aria-labelledby="{name}-title {name}-description">\n'
-        f'<title id="{name}-title">{escape(title)}</title>\n'
-        f'<desc id="{name}-description">{escape(description)}</desc>\n'
-        f"{chr(10).join(parts)}\n</svg>"
-    )
-
-
 def _rectangle(x: float, y: float, width: float, height: float, kind: str, tooltip: str) -> str:
     """Return a rectangle; `tooltip` appears beside the pointer."""
     size = f'width="{width:.2f}" height="{height:.2f}"'
@@ -259,11 +236,3 @@ def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "")
     """Return a line of text with its baseline at `y`; `anchor` is start, middle or end."""
     style = f' class="{kind}"' if kind else ""
     return f'<text{style} x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def _upright_text(x: float, y: float, words: str) -> str:
-    """Return a text that reads from bottom to top, centred at `y`: the label of a vertical axis."""
-    return (
-        f'<text class="faint" x="{x:.2f}" y="{y:.2f}" text-anchor="middle" '
-        f'transform="rotate(-90 {x:.2f} {y:.2f})">{escape(words)}</text>'
-    )

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import pytest
-from tuned_pages import HISTOGRAM, PAGES, SUBJECT, TunedPage, bucketed_page, dynamic_page, ragged_page
+from tuned_pages import PAGES, SUBJECT, TunedPage, bucketed_page, dynamic_page, ragged_page
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.page import html_page
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
@@ -73,7 +73,7 @@ def test_a_page_is_whole_and_needs_nothing_else_and_texts_are_text(name: str) ->
     assert "default-src 'none'" in page.html
     assert "<script" not in page.html
     assert f"Bucket lengths for {SUBJECT}" in parsed(page).text
-    assert name != "bucketed" or {"inductor<b>", "A <note> of the engine."} <= set(parsed(page).text)
+    assert name != "bucketed" or {"A <note> of the engine."} <= set(parsed(page).text)
     ids = re.findall(r' id="(.*?)"', page.html)
     assert len(ids) == len(set(ids))
     for drawing in drawings(page):
@@ -99,18 +99,6 @@ def test_the_numbers_are_those_of_json(name: str) -> None:
         assert row[-1] == ", ".join(map(str, grid["lengths"]))
         known = grid["milliseconds_per_sequence"]
         assert row[5] == "not known" if known is None else float(row[5]) == pytest.approx(known, rel=5e-3)
-
-
-@every_page
-def test_the_buckets_add_up_to_the_grid(name: str) -> None:
-    page = PAGES[name]()
-
-    for grid in page.proposal.distinct_grids:
-        rows = [[cell.replace(",", "") for cell in row] for row in cells(page, f"Buckets, {grid.name} lengths")]
-        assert sum(int(row[1]) for row in rows) == sum(HISTOGRAM.values()) - grid.refused
-        assert sum(int(row[2]) for row in rows) == grid.useful
-        if page.proposal.padding != "call":
-            assert grid.computed == grid.useful + sum(int(row[3]) for row in rows)
 
 
 def test_rows_that_stop_have_no_padding() -> None:

@@ -43,7 +43,7 @@ addEventListener("load", () => {
     width: innerWidth,
     ink: colour(document.body, "color"),
     paper: colour(document.body, "backgroundColor"),
-    faint: colour(document.querySelector(".cards span"), "color"),
+    faint: colour(document.querySelector("th"), "color"),
     drawings: [...document.querySelectorAll("figure svg")].map(svg => ({
       box: box(svg),
       texts: [...svg.querySelectorAll("text")].map(text => ({words: text.textContent, box: box(text)})),
