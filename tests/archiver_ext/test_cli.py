@@ -110,7 +110,9 @@ def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> Non
 
 
 def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) -> None:
-    assert cli.main(["init", "--model-file", "model.py", "--args", "hidden=8", "-o", "new.yaml"]) == 0
+    assert (
+        cli.main(["init", "--model-file", "model.py", "--args", "hidden=8", "--longest", "64", "-o", "new.yaml"]) == 0
+    )
     told = capsys.readouterr().err
     assert "--model-file model.py --serialized-file WEIGHTS.pt --config-file new.yaml" in told
     assert cli.main(["verify-config", "new.yaml"]) == 0
