@@ -70,7 +70,7 @@ def test_the_commands_do_what_is_shown(folder: Path) -> None:
     shell(write, folder)
     assert str(list(load_config(folder / "model-config.yaml").grid.lengths)) in shown
     shell(report, folder)
-    assert "Buckets, current lengths" in (folder / "report.html").read_text()
+    assert "<caption>Both grids</caption>" in (folder / "report.html").read_text()
     shell(keep, folder)
     assert read_lengths(folder / "lengths.txt") == {3: 20, 12: 1}
     assert '"sequences": 42' in shell(older, folder)
