@@ -188,9 +188,9 @@ class Service:
         if isinstance(outputs, RequestError):
             return outputs
         response = attempt(self._response, self.codec.encode, request, outputs)
-        if isinstance(response, RawResponse) and any(sequence.cut for sequence in request.sequences):
-            return response._replace(headers=TRUNCATED)
-        return response
+        if isinstance(response, RequestError) or self.model.manifest.overflow != "truncate":
+            return response
+        return response._replace(headers=TRUNCATED) if any(one.cut for one in request.sequences) else response
 
     def _response(self, encode: Callable[..., Encoded], *arguments: object) -> RawResponse:
         try:

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -105,7 +105,8 @@ def host_of(context: Context) -> Host:
     yaml = context.model_yaml_config if isinstance(context.model_yaml_config, Mapping) else {}
     model = ModelIdentity(str(context.model_name), _version(context.manifest))
     seconds = yaml.get("responseTimeout")
-    reporter = MetricReporter(model, _declared_units(context.metrics), socket.gethostname())
+    label = re.sub(r"[^\w.+-]", "_", model.version) or "none"  # the frontend splits lines of metrics at commas
+    reporter = MetricReporter(replace(model, version=label), _declared_units(context.metrics), socket.gethostname())
     return Host(
         Path(context.system_properties["model_dir"]),
         model,
@@ -229,8 +230,7 @@ class MetricReporter:
         >>> list(reporter.lines(BatchMetrics(requests=3), BucketGrid((1,), (8,)), time=1700000000))
         ['[METRICS]neuron_lstm_requests_total.Count:3|#ModelName:tagger,ModelVersion:1.0,Level:Model|#type:COUNTER|#hostname:host1,1700000000']
         """
-        version = re.sub(r"[^\w.+-]", "_", self.model.version) or "none"  # the frontend splits the line at commas
-        model = f"ModelName:{self.model.name},ModelVersion:{version},Level:Model"
+        model = f"ModelName:{self.model.name},ModelVersion:{self.model.version},Level:Model"
         end = f"#hostname:{self.host},{time}"
         for metric in METRICS:
             unit = self.units.get(metric.name)

@@ -96,7 +96,7 @@ def _parsed(block: bytes, at: int) -> tuple[Optional[dict[str, Any]], int]:
     while (name := text()) is not None:
         content_type, value = text() or b"", text() or b""  # decoded once it is known that they are not cut
         # A codec may read an array in place, for which the bytes must be writable.
-        kept = REPEATED if any(field["name"] == name.decode() for field in inputs) else bytearray(value)
+        kept = REPEATED if inputs and any(field["name"] == name.decode() for field in inputs) else bytearray(value)
         inputs.append({"name": name.decode(), "contentType": content_type.decode(), "value": kept})
     return {"requestId": own_id, "headers": headers, "parameters": inputs}, at
 

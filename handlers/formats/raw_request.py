@@ -116,16 +116,16 @@ class RawRequest(NamedTuple):
 
         Raises `RequestError`: 400, there is no body, or it is shorter than its headers say.
         """
-        if (coding := self.header("content-encoding")) not in ("", "identity"):
-            message = f"the header Content-Encoding is {coding[:100]!r}: send the body as it is, without the header"
-            raise RequestError("UnsupportedEncoding", message)
+        coding = self.headers.get("Content-Encoding") or self.headers.get("content-encoding")  # HTTP/1 and HTTP/2
+        if coding and coding != "identity":
+            reason = f"the header Content-Encoding is {str(coding)[:99]!r}: send the body as it is, without it"
+            raise RequestError("UnsupportedEncoding", reason)
         if not isinstance(self.row, dict):
             return Body(self.row, _plain_type(self.header("content-type")), self._json_bytes(self.row))
-        if repeated := [name for name, value in self.row.items() if value is REPEATED]:
-            raise malformed(f"the form has more than one field {repeated[0]!r}: send a request for each")
         for name in BODY_FIELDS:
             if name in self.row:
-                value = self.row[name]
+                if (value := self.row[name]) is REPEATED:
+                    raise malformed(f"the form has more than one field {name!r}: send a request for each")
                 return Body(value, self._field_type(name), self._json_bytes(value))
         raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
 
