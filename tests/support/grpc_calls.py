@@ -94,7 +94,7 @@ WRONG = (
         {"raw_input_contents": [np.full((1, 4, 3), np.nan, np.float32).tobytes()]},
         "INVALID_ARGUMENT",
         "InvalidInput",
-        "finite",
+        "is NaN; `missing: nan` in the YAML",
     ),
     Wrong("an unknown output", {"outputs": [{"name": "logits"}]}, "INVALID_ARGUMENT", "InvalidInput", "logits"),
     Wrong("more contents", {"raw_input_contents": [b"", b""]}, "INVALID_ARGUMENT", "InvalidInput", "expected 1 e"),

@@ -121,6 +121,7 @@ def test_code_that_cannot_run_beside_requests_is_refused(
     (extra / "coding.py").write_text(codec + "    def encode(self, outputs, inputs):\n        return b''\n")
 
     done = archived(tmp_path, CODE.replace(before, after), f"{SHADOW}  codec: coding:Codec\n", extra)
+    sys.modules.pop("parts", None)  # other tests have files of this name
 
     assert done.returncode == 1
     assert "error: neuron_lstm.shadow: " in done.stdout
