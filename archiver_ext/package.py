@@ -82,6 +82,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
     left over.
     """
     destination = model_archiver.check_destination(flags, quiet=True)
+    files = model_archiver.given_files(flags)
     config_file = Path(_checked_config_file(flags))
     config = load_config(config_file)
     engines, rejected = candidate_engines(config)
@@ -90,7 +91,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
         staged.mkdir()
         work.mkdir()
         tree = model_archiver.stage(flags, staged)
-        layout.check_collisions(tree, model_archiver.given_files(flags).values())
+        layout.check_collisions(tree, files.values())
         with importable(tree):
             result = _Packaging(flags, config, tree, work, console, engines).run()
         publish(flags, tree, manifest)
@@ -109,7 +110,6 @@ def _checked_config_file(flags: model_archiver.Flags) -> str:
             "--config-file is missing: the handler neuron_lstm needs a model-config.yaml with the model's inputs and "
             "buckets. `neuron-lstm init --model-file model.py --longest N` writes one to start from"
         )
-    model_archiver.given_files(flags)
     if flags.model_file is None and not is_torchscript(Path(flags.serialized_file or "")):
         raise PackagingError(
             "--model-file is missing: give the Python file that defines the model's class, whose weights come from "
