@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
@@ -222,6 +222,10 @@ class MetricReporter:
     """The unit of each declared metric. Others are left out: the server would log and then drop them."""
     host: str
 
+    @cached_property
+    def _declared(self) -> Sequence[tuple[Metric, str]]:
+        return [(metric, self.units[metric.name]) for metric in METRICS if metric.name in self.units]
+
     def lines(self, batch: BatchMetrics, grid: BucketGrid, time: int) -> Iterator[str]:
         """Format one line for each value that is not 0; `time` is in seconds since the epoch.
 
@@ -232,10 +236,7 @@ class MetricReporter:
         """
         model = f"ModelName:{self.model.name},ModelVersion:{self.model.version},Level:Model"
         end = f"#hostname:{self.host},{time}"
-        for metric in METRICS:
-            unit = self.units.get(metric.name)
-            if unit is None:
-                continue
+        for metric, unit in self._declared:
             for own, value in metric.values(batch, grid).items():
                 if value:
                     named = f"{metric.dimension}:{own},{model}" if metric.dimension else model

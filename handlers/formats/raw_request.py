@@ -68,8 +68,7 @@ class RawRequest(NamedTuple):
     @property
     def content_length(self) -> int:
         """Return the number of bytes of the body from its HTTP header, 0 if there is none."""
-        given = self.headers.get("Content-Length")  # as nearly every client writes it
-        given = given if isinstance(given, str) else self.header("content-length")
+        given = self.header("content-length")
         return int(given) if len(given) < 16 and given.isascii() and given.isdigit() else 0
 
     @property
@@ -99,7 +98,7 @@ class RawRequest(NamedTuple):
     @property
     def came_over_grpc(self) -> bool:
         """Whether it came over TorchServe's gRPC: no header is a text, as `url_path` is over HTTP."""
-        return not any(isinstance(value, str) for value in self.headers.values())
+        return str not in map(type, self.headers.values())
 
     @property
     def accepts_npy(self) -> bool:
