@@ -11,13 +11,17 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
+import time
 import venv
 import zipfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import python_path
@@ -29,6 +33,7 @@ from packaging.requirements import Requirement
 from rest import JSON, assert_close, get, post
 from torch import nn
 from torchserve_process import free_ports, stop
+from waiting import wait_for
 
 pytestmark = pytest.mark.ci
 
@@ -99,6 +104,18 @@ class Host:
     def key(self) -> dict[str, str]:
         keys = json.loads((self.home / "run" / "torchserve" / "key_file.json").read_text())
         return {"Authorization": f"Bearer {keys['inference']['key']}"}
+
+    def requests(self, version: str) -> float:
+        """The requests of a version, by its metric."""
+        told = get(self.ports["8082"], "/metrics").body.decode()
+        label = f'ModelVersion="{version}"'
+        lines = [line for line in told.splitlines() if line.startswith("neuron_lstm_requests_total{") and label in line]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    def pending(self, version: str) -> int:
+        (told,) = json.loads(self.shell(f"manage http://127.0.0.1:8081/models/tagger/{version}").stdout)
+        waiting: int = told["jobQueueStatus"]["pendingRequests"]
+        return waiting
 
     def tags(self, path: str) -> object:
         reply = post(self.ports["8080"], path, json.dumps(IDS).encode(), {**JSON, **self.key()})
@@ -232,6 +249,62 @@ def test_the_versions_go_as_shown(production: Production) -> None:
         assert_close(default[command], production.expected(version))
     gone = post(host.ports["8080"], "/predictions/tagger/2.0", b"[5]", {**JSON, **host.key()})
     assert (gone.status, gone.json["type"]) == (404, "ModelVersionNotFoundException")
+
+
+def test_a_new_version_takes_its_share_under_load_and_gives_it_back(production: Production) -> None:
+    host = production.host
+    title = "A share of the requests for a new version"
+    (client,) = blocks("python", title)
+    shown = blocks("console", "Versions and rollback")
+    register, _, switch, back, remove = (step.partition("\n")[0].removeprefix("$ ") for step in shown)
+    names: dict[str, Any] = {}
+    exec(compile(host.here(client), "docs/production.md", "exec"), names)
+    key = host.key()["Authorization"].removeprefix("Bearer ")
+    share, ended = [0.0], threading.Event()
+    begun = {version: host.requests(version) for version in ("1.0", "2.0")}
+
+    def send() -> list[object]:
+        answers = []
+        while not ended.is_set():
+            answers.append(names["predict"](IDS, key, share[0]))  # raises at any status but 200
+            time.sleep(0.01)
+        return answers
+
+    def manage(command: str) -> None:
+        done = json.loads(host.shell(command).stdout)
+        assert "code" not in done, done
+
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(send) for _ in range(4)]
+        try:
+            manage(register)
+            share[0] = 0.1
+            old, new = host.requests("1.0"), host.requests("2.0")
+            wait_for(lambda: host.requests("2.0") >= new + 20)
+            by_weight = (host.requests("2.0") - new) / (host.requests("1.0") - old)
+            command, lines = blocks("console", title)[0].removeprefix("$ ").split("\n", 1)
+            told = host.shell(command).stdout
+            manage(switch)
+            new = host.requests("2.0")
+            wait_for(lambda: host.requests("2.0") >= new + 50)
+            share[0] = 0.0
+            manage(back)
+            wait_for(lambda: host.pending("2.0") == 0)
+            manage(remove)
+            old = host.requests("1.0")
+            wait_for(lambda: host.requests("1.0") >= old + 50)
+        finally:
+            ended.set()
+        answers = [answer for sent in clients for answer in sent.result()]
+
+    expected = [production.expected(version) for version in ("1.0", "2.0")]
+    chosen = [[torch.allclose(torch.tensor(answer), tags, atol=1e-5) for tags in expected] for answer in answers]
+    assert all(sum(one) == 1 for one in chosen)
+    assert re.fullmatch(re.escape(lines).replace("…", r"\S+"), told), told
+    assert 0.02 < by_weight < 0.3
+    for place, version in enumerate(begun):
+        answered = sum(one[place] for one in chosen)
+        wait_for(lambda: host.requests(version) - begun[version] == answered)  # noqa: B023 - called in its own round
 
 
 def test_a_version_that_cannot_load_leaves_the_old_one_alone(production: Production) -> None:
