@@ -38,26 +38,14 @@ def test_folders_that_are_not_there_yet_break_nothing(tmp_path: Path) -> None:
 
 
 BROKEN = [
-    (
-        "bucketing/a.py",
-        "from ..config import manifest",
-        "bucketing must not import config.manifest: it may import no other package",
-    ),
+    ("bucketing/a.py", "from ..config import manifest", "bucketing must not import config.manifest: it may"),
     ("bucketing/a.py", "def f():\n    from .. import handlers", "bucketing must not import handlers"),
-    (
-        "bucketing/a.py",
-        "import torchserve_neuron_lstm.backends.interface",
-        "bucketing must not import backends.interface",
-    ),
+    ("bucketing/a.py", "import torchserve_neuron_lstm.backends.interface", "bucketing must not import backends"),
     ("bucketing/a.py", "import torch", "the standard library only, here"),
     ("bucketing/a.py", "def f():\n    from torch import nn", "the standard library only, here"),
     ("bucketing/planner.py", "import numpy", "numpy cannot be carried in an archive"),
     ("bucketing/padding.py", "import numpy", "numpy cannot be carried in an archive"),
-    (
-        "config/a.py",
-        "from ..handlers.formats import custom",
-        "config must not import handlers.formats.custom: it may import bucketing",
-    ),
+    ("config/a.py", "from ..handlers.formats import custom", "config must not import handlers.formats.custom: it"),
     ("config/a.py", "from ..backends.interface import Backend", "config must not import backends.interface.Backend"),
     ("config/manifest.py", "import torch", "the standard library only, here"),
     ("config/manifest.py", "def f():\n    import pydantic", "pydantic cannot be carried in an archive"),
@@ -69,11 +57,7 @@ BROKEN = [
     ("backends/inductor.py", "from torch._inductor import aoti", "torch._inductor.aoti is an engine"),
     ("backends/eager.py", "def f():\n    import onnxruntime", "onnxruntime cannot be carried in an archive"),
     ("backends/eager.py", "def f():\n    import numpy", "numpy cannot be carried in an archive"),
-    (
-        "handlers/a.py",
-        "from ..archiver_ext import cli",
-        "handlers must not import archiver_ext.cli: it may import bucketing",
-    ),
+    ("handlers/a.py", "from ..archiver_ext import cli", "handlers must not import archiver_ext.cli: it may"),
     ("handlers/a.py", "from ..config import load", "handlers must not import config.load"),
     ("handlers/a.py", "from ..config import manifest, schema", "handlers must not import config.schema"),
     ("handlers/a.py", "import rich.table", "rich cannot be carried in an archive"),
@@ -91,11 +75,7 @@ BROKEN = [
     ("archiver_ext/a.py", "from ..handlers.formats import v2", "archiver_ext must not import handlers.formats.v2"),
     ("archiver_ext/a.py", "import ts", "ts may be imported in handlers/torchserve.py only"),
     ("archiver_ext/a.py", "class C:\n    import onnxruntime", "onnxruntime is an engine: import it inside a function"),
-    (
-        "sessions/a.py",
-        "from ..config import manifest",
-        "sessions must not import config.manifest: it may import no other package",
-    ),
+    ("sessions/a.py", "from ..config import manifest", "sessions must not import config.manifest: it may import"),
     ("sessions/sqlite/store.py", "import torch", "the standard library only, here"),
     ("sessions/redis/store.py", "import redis", "redis is an engine: import it inside a function"),
     ("sessions/sqlite/store.py", "def f():\n    import redis", "redis cannot be carried in an archive"),
