@@ -162,7 +162,7 @@ class RedisConnections:
                 results.update({} if failure is None else dict.fromkeys(partitions, failure))
                 sent += [address] if failure is None else []
             for address in sent:
-                results.update(self._receive(address, servers[address], deadline))
+                results.update(self._receive(address, servers[address]))
         except BaseException:  # the next call must not read replies that this one has left
             self.close()
             raise
@@ -174,18 +174,16 @@ class RedisConnections:
         from redis.exceptions import RedisError
 
         try:
-            self._node(address, deadline).send(commands, replicas, max(0.0, deadline - monotonic()))
+            self._node(address, deadline).send(commands, deadline, replicas)
         except (RedisError, OSError) as error:
             return self._connection_failure(address, error, sent=address in self._nodes)
         return None
 
-    def _receive(
-        self, address: Address, partitions: Mapping[int, Sequence[Command]], deadline: float
-    ) -> dict[int, Result]:
+    def _receive(self, address: Address, partitions: Mapping[int, Sequence[Command]]) -> dict[int, Result]:
         from redis.exceptions import NoScriptError, RedisError
 
         try:
-            replies = self._nodes[address].receive(deadline if self._settings.cluster else None)
+            replies = self._nodes[address].receive()
         except (RedisError, OSError) as error:
             return dict.fromkeys(partitions, self._connection_failure(address, error, sent=True))
         few = self._too_few_replicas(address, replies)
@@ -225,8 +223,8 @@ class RedisConnections:
 
         try:
             node = self._node(address, deadline)
-            node.send([("CLUSTER", "SLOTS")])
-            (reply,) = node.receive(deadline).values
+            node.send([("CLUSTER", "SLOTS")], deadline)
+            (reply,) = node.receive().values
         except (RedisError, OSError) as error:
             return self._connection_failure(address, error)
         if isinstance(reply, Exception):

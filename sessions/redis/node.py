@@ -44,13 +44,12 @@ class RedisNode:
 
     def __init__(self, settings: RedisSettings, address: Address, seconds: float) -> None:
         self._connection = _make_connection(settings, address, seconds)
-        self._commands = 0
-        self._waits = False
+        self._commands, self._waits = 0, False
         deadline = monotonic() + seconds
         try:
             self._connection.connect()
-            self.send([("INFO", "memory"), *_LOAD_SCRIPTS])
-            memory, *loaded = self.receive(deadline).values
+            self.send([("INFO", "memory"), *_LOAD_SCRIPTS], deadline)
+            memory, *loaded = self.receive().values
             _raise_first(loaded)
             _warn_of_eviction(memory, server_url(settings, address))
         except BaseException as error:
@@ -58,21 +57,19 @@ class RedisNode:
             _raise_for_no_reply(error)
             raise
 
-    def send(self, commands: Sequence[Command], replicas: int = 0, seconds: float = 0.0) -> None:
-        """Send commands at once; `replicas` must have their changes within about `seconds`."""
+    def send(self, commands: Sequence[Command], deadline: float, replicas: int = 0) -> None:
+        """Send commands at once. Their replies must be here, and `replicas` have their changes, by the deadline."""
         # Less than the time limit: the answer is the number of replicas, also if it is too small.
-        wait = [("WAIT", replicas, max(1, int(800 * seconds)))] if replicas else []
+        wait = [("WAIT", replicas, max(1, int(800 * (deadline - monotonic()))))] if replicas else []
         self._commands, self._waits = len(commands), bool(wait)
+        self._connection._sock.until = deadline  # noqa: SLF001 - ours
         self._connection.send_packed_command(self._connection.pack_commands([*commands, *wait]))
 
-    def receive(self, deadline: Optional[float]) -> Replies:
-        """Return the replies to the commands that were sent.
-
-        Without a `deadline`, each has the time limit of the settings, which saves a call of the system.
-        """
+    def receive(self) -> Replies:
+        """Return the replies to the commands that were sent."""
         try:
-            values = [self._reply(deadline) for _ in range(self._commands)]
-            replicas = _replica_count(self._reply(deadline)) if self._waits else None
+            values = [self._reply() for _ in range(self._commands)]
+            replicas = _replica_count(self._reply()) if self._waits else None
         except BaseException as error:  # Ctrl-C comes between two replies, too
             self.close()
             _raise_for_no_reply(error)
@@ -83,15 +80,30 @@ class RedisNode:
         """Close the connection."""
         self._connection.disconnect()
 
-    def _reply(self, deadline: float | None) -> Any:
+    def _reply(self) -> Any:
         from redis import exceptions
 
-        if deadline is not None and not self._connection.can_read(max(0.0, deadline - monotonic())):
-            raise exceptions.TimeoutError("no reply")
         try:
             return self._connection.read_response()
         except exceptions.ResponseError as error:
             return error
+
+
+class _TimedSocket:
+    """A socket that is used until a deadline: for a server that sends byte by byte, each would begin a limit anew."""
+
+    def __init__(self, connected: Any, until: float) -> None:
+        self.connected, self.until = connected, until
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("recv", "recv_into", "sendall"):  # what has arrived is read after the deadline, too
+            self.connected.settimeout(max(0.001, self.until - monotonic()))
+        return getattr(self.connected, name)
+
+
+def _use_timed_socket(connection: Any) -> None:
+    connection._sock = _TimedSocket(connection._sock, monotonic() + connection.socket_connect_timeout)  # noqa: SLF001 - redis has no other way
+    connection.on_connect()
 
 
 def check_package() -> None:
@@ -119,9 +131,9 @@ def store_error(settings: RedisSettings, error: Exception, url: str) -> StoreUna
     elif isinstance(error, (exceptions.AuthenticationError, exceptions.NoPermissionError)):
         secret = f" and the password in {settings.password_env}" if settings.password_env else " and password_env"
         advice = f"; check the username{secret}"
-    elif isinstance(error, exceptions.ReadOnlyError) or _says(error, "READONLY"):
+    elif isinstance(error, exceptions.ReadOnlyError) or "READONLY" in str(error):
         advice = "; it is a replica, perhaps since a failover: give the address of the primary, or one that leads to it"
-    elif isinstance(error, exceptions.BusyLoadingError) or _says(error, "LOADING"):
+    elif isinstance(error, exceptions.BusyLoadingError) or "LOADING" in str(error):
         advice = "; it has started and reads its data, after which requests are answered"
     elif isinstance(error, exceptions.TimeoutError):
         advice = f"; it did not answer within {settings.timeout_seconds:g} seconds"
@@ -162,6 +174,7 @@ def _make_connection(settings: RedisSettings, address: Address, seconds: float) 
         password=_password(settings.password_env),
         socket_timeout=settings.timeout_seconds,
         socket_connect_timeout=seconds,
+        redis_connect_func=_use_timed_socket,
         retry=Retry(NoBackoff(), 0),  # the caller knows which commands may be repeated
         protocol=2,  # which all servers support
         parser_class=getattr(cluster, "ClusterParser", DefaultParser),  # it has the errors of clusters, until release 8
@@ -177,11 +190,6 @@ def _password(variable: str | None) -> str | None:
             f"the environment variable {variable}, which holds the session store's password, is not set"
         )
     return password
-
-
-def _says(error: Exception, code: str) -> bool:
-    """Whether an error has this code, also within the error of a script, which quotes it."""
-    return f"{code} " in f"{error} "
 
 
 def _raise_first(replies: Sequence[Any]) -> None:

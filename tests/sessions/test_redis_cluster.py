@@ -30,14 +30,14 @@ class Wire:
         self.commands = 0
         send, receive = RedisNode.send, RedisNode.receive
 
-        def sent(node: RedisNode, commands: Sequence[Command], replicas: int = 0, seconds: float = 0.0) -> None:
+        def sent(node: RedisNode, commands: Sequence[Command], deadline: float, replicas: int = 0) -> None:
             self.calls.append("send")
             self.commands += len(commands)
-            send(node, commands, replicas, seconds)
+            send(node, commands, deadline, replicas)
 
-        def received(node: RedisNode, deadline: float | None) -> Replies:
+        def received(node: RedisNode) -> Replies:
             self.calls.append("receive")
-            return receive(node, deadline)
+            return receive(node)
 
         monkeypatch.setattr(RedisNode, "send", sent)
         monkeypatch.setattr(RedisNode, "receive", received)
@@ -134,9 +134,9 @@ def test_a_write_whose_replies_were_lost_before_anothers_write_is_no_conflict(
     assert write(other, b"by the other", NAMES[15:]) == [Written()]
     receive, lost = RedisNode.receive, False
 
-    def lose_the_first(node: RedisNode, deadline: float | None) -> Replies:
+    def lose_the_first(node: RedisNode) -> Replies:
         nonlocal lost
-        replies = receive(node, deadline)
+        replies = receive(node)
         if not lost:
             lost = True
             assert write(other, b"by the other", NAMES[:1]) == [Written()]
@@ -167,8 +167,8 @@ def test_a_write_that_was_refused_at_first_may_conflict(
     refusals: Iterator[Exception] = iter([moved if is_moved else exceptions.BusyLoadingError("data")])
     receive = RedisNode.receive
 
-    def refused_first(node: RedisNode, deadline: float | None) -> Replies:
-        replies = receive(node, deadline)
+    def refused_first(node: RedisNode) -> Replies:
+        replies = receive(node)
         return next((Replies([refusal], None) for refusal in refusals), replies)
 
     monkeypatch.setattr(RedisNode, "receive", refused_first)

@@ -96,12 +96,12 @@ def test_the_reason_that_a_server_gave_outlasts_its_silence(
     move.move_keys(1)
     receive, replies = RedisNode.receive, 0
 
-    def then_silent(node: RedisNode, deadline: float | None) -> Replies:
+    def then_silent(node: RedisNode) -> Replies:
         nonlocal replies
         replies += 1
         if replies > 1:
             raise exceptions.TimeoutError("no reply")
-        return receive(node, deadline)
+        return receive(node)
 
     monkeypatch.setattr(RedisNode, "receive", then_silent)
     with pytest.raises(StoreUnavailableError, match=rf"slot {SLOT} moves|Multiple keys request during rehashing"):

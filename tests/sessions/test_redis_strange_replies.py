@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,8 @@ REPLIES = [
 
 
 @contextmanager
-def answering(reply: bytes) -> Iterator[str]:
+def answering(reply: bytes, pause: float = 0.0) -> Iterator[str]:
+    """A server of one reply; with a `pause` in seconds, it sends byte by byte."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -41,7 +43,10 @@ def answering(reply: bytes) -> Iterator[str]:
             with connection:
                 try:
                     while connection.recv(65536):
-                        connection.sendall((reply + b"\r\n") * 40)
+                        replies = (reply + b"\r\n") * 40
+                        for part in [replies] if pause == 0 else map(bytes, zip(replies)):
+                            connection.sendall(part)
+                            time.sleep(pause)
                 except OSError:
                     return
 
@@ -75,6 +80,16 @@ def test_a_refusal_of_the_server_says_what_to_do(
                 found = error
             assert type(found) is kind
             assert advice in str(found)
+
+
+@pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
+def test_a_server_that_sends_byte_by_byte_takes_the_time_limit_once(store_on_server: MakeStore, cluster: bool) -> None:
+    with answering(b"$9\r\nabcdefghi", pause=0.15) as url:
+        store = store_on_server(url, timeout_seconds=0.2, cluster=cluster)
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match=r"did not answer within 0\.2 seconds"):
+            store.totals()
+    assert time.monotonic() - began < 1.5
 
 
 @pytest.mark.few(20)
