@@ -76,7 +76,7 @@ $(HOSTS_STAMP): $(STAMP) hosts.lock
 test-hosts: MARK ?= not long
 test-hosts: $(HOSTS_STAMP) ## archives on Ray Serve and KServe, in an environment of their own: about 5 minutes; MARK= adds the long ones
 	@.hosts/bin/python -m pytest -o addopts="--import-mode=importlib --strict-markers -ra" -W ignore::DeprecationWarning \
-		-W ignore::ResourceWarning -W ignore::FutureWarning -m "$(MARK)" tests/hosts/ray tests/hosts/kserve
+		-W ignore::ResourceWarning -W ignore::FutureWarning -m "$(MARK)" tests/hosts/ray tests/hosts/kserve tests/hosts/torchserve/test_grpc.py
 
 bench: $(STAMP) ## the engine compared with other engines: about 4 minutes, on a machine that does nothing else
 	@$(BIN)/python -m tools.bench engines
