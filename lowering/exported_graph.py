@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -12,7 +13,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ..bucketing.shapes import Axis, TensorSpec
-from .errors import LoweringError
+from .errors import LoweringError, node_line
 from .packing.packed_placeholder import same_size
 
 
@@ -25,10 +26,19 @@ def operator_name(node: Node) -> str:
 
 
 def display_name(node: Node) -> str:
-    """Name the operator (`aten.mean`); for an element of a tuple, the operator that returned the tuple."""
+    """Name the operator for a message; for an element of a tuple, the operator that returned the tuple."""
     while node.target is operator.getitem:
         node = node.all_input_nodes[0]
-    return operator_name(node)
+    return named_at(operator_name(node), node_line(node))
+
+
+def named_at(operator: str, line: str | None) -> str:
+    """Return the name of an operator for a message with the user's line, if the line has the name or is not known.
+
+    >>> named_at("aten.max", "tagger.py:20: y.max(1)"), named_at("aten.view", "tagger.py:21: y.flatten(1)")
+    ('aten.max', 'an operation')
+    """
+    return operator if line is None or re.search(rf"\b{operator.rpartition('.')[2]}\b", line) else "an operation"
 
 
 def operands(node: Node) -> tuple[Any, ...]:

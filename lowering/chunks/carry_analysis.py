@@ -22,6 +22,7 @@ from ..exported_graph import (
     argument,
     dims_argument,
     display_name,
+    named_at,
     operator_name,
     output_nodes,
     symbolic_sizes,
@@ -95,7 +96,7 @@ def find_carried_values(
     for node in output_nodes(exported):
         taint = walk.taints.of[node]
         if isinstance(taint, Tainted):
-            raise NotChunkable(f"{taint.operator} mixes timesteps{source_suffix(taint.line)}")
+            raise NotChunkable(f"{named_at(taint.operator, taint.line)} mixes timesteps{source_suffix(taint.line)}")
         if taint == PER_TIMESTEP:
             walk.refuse_counting(node, [node])
     if not any(carry.kind in ("state", "past", "cumsum") for carry in walk.carries):
@@ -193,7 +194,7 @@ class _Walk:
         others = {*scan.first, *scan.each, *scan.shared}.difference(positions, lengths)
         for one in others:
             if isinstance(taint := self.taints.of[one], Tainted):
-                raise NotChunkable(f"{taint.operator} mixes timesteps{source_suffix(taint.line)}")
+                raise NotChunkable(f"{named_at(taint.operator, taint.line)} mixes timesteps{source_suffix(taint.line)}")
         if self.known_at_end & others:
             raise NotChunkable(f"a loop needs the end of the sequence at every timestep{line}")
         detects_padding = len(positions) == len(lengths) == 1 and scan.only_detects_padding(*positions, *lengths)
