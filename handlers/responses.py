@@ -149,8 +149,6 @@ def http_headers(response: RawResponse) -> tuple[str, Mapping[str, str]]:
     if not content_type.startswith(_BYTES_AFTER_JSON):
         return content_type, response.headers
     plain, _, json_bytes = content_type.partition("; json-bytes=")
-    if not json_bytes.isdigit():  # a user's own
-        return content_type, response.headers
     return plain, {**response.headers, JSON_LENGTH_HEADER: json_bytes}
 
 

@@ -87,7 +87,7 @@ def _spare_each_batch() -> None:
     logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Backend received inference at"))
 
 
-def handle(service: Service, rows: Sequence[object], context: Context) -> list[bytes]:
+def handle(service: Service, rows: Sequence[Mapping[str, object]], context: Context) -> list[bytes]:
     """Return exactly one body for each row, its status and content type set in `context`."""
     requests = [RawRequest(row, context.get_all_request_header(index)) for index, row in enumerate(rows)]
     responses = service.handle(requests)
@@ -103,7 +103,7 @@ def handle(service: Service, rows: Sequence[object], context: Context) -> list[b
 def host_of(context: Context) -> Host:
     """Return what TorchServe decides for a worker."""
     yaml = context.model_yaml_config if isinstance(context.model_yaml_config, Mapping) else {}
-    model = ModelIdentity(str(context.model_name), _version(context.manifest))
+    model = ModelIdentity(str(context.model_name), str(context.manifest["model"]["modelVersion"]))
     seconds = yaml.get("responseTimeout")
     label = re.sub(r"[^\w.+-]", "_", model.version) or "none"  # the frontend splits lines of metrics at commas
     reporter = MetricReporter(replace(model, version=label), _declared_units(context.metrics), socket.gethostname())
@@ -133,14 +133,7 @@ def _declared_units(metrics: Any) -> dict[str, str]:
         return {}
     from ts.metrics.metric_type_enum import MetricTypes
 
-    def find(metric: Metric) -> DeclaredMetric | None:
-        try:
-            declared: DeclaredMetric = metrics.get_metric(metric.name, MetricTypes(metric.type))
-        except KeyError:
-            return None
-        return declared
-
-    return declared_units(find)
+    return declared_units(lambda metric: metrics.get_metric(metric.name, MetricTypes(metric.type)))
 
 
 def _report(reporter: MetricReporter, batch: BatchMetrics, grid: BucketGrid) -> None:
@@ -164,12 +157,6 @@ def _set_status(response: RawResponse, index: int, context: Context) -> None:
         context.set_response_status(response.status, HTTPStatus(response.status).phrase, index)
 
 
-def _version(manifest: object) -> str:
-    model = manifest.get("model") if isinstance(manifest, Mapping) else None
-    version = model.get("modelVersion") if isinstance(model, Mapping) else None
-    return version if isinstance(version, str) else ""
-
-
 MODEL_DIMENSIONS = ("ModelName", "ModelVersion", "Level")
 """The last dimensions of every metric; TorchServe adds the host's name."""
 
@@ -191,15 +178,16 @@ def dimensions(metric: Metric) -> tuple[str, ...]:
     return MODEL_DIMENSIONS if metric.dimension is None else (metric.dimension, *MODEL_DIMENSIONS)
 
 
-def declared_units(find: Callable[[Metric], DeclaredMetric | None]) -> dict[str, str]:
-    """Return the unit of each metric that the server's file declares, by name; `find` looks one up.
+def declared_units(find: Callable[[Metric], DeclaredMetric]) -> dict[str, str]:
+    """Return the unit of each metric that the server's file declares, by name; `find` raises `KeyError` for others.
 
     A metric that is declared with other dimensions is left out, with a warning: TorchServe matches them by order.
     """
     units = {}
     for metric in METRICS:
-        declared = find(metric)
-        if declared is None:
+        try:
+            declared = find(metric)
+        except KeyError:
             continue
         if tuple(declared.dimension_names) == dimensions(metric):
             units[metric.name] = declared.unit

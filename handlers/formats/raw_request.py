@@ -34,12 +34,11 @@ class Body(NamedTuple):
 class RawRequest(NamedTuple):
     """One request as its host received it.
 
-    `row` maps form fields to values; a body that is no form is the field `body`. An envelope may have replaced the
-    row by the body itself. `headers` has the HTTP headers as the client wrote them (none over gRPC) and, for each
-    field, a mapping with the field's content type.
+    `row` maps form fields to values; a body that is no form is the field `body`. `headers` has the HTTP headers as the
+    client wrote them (none over gRPC) and, for each field, a mapping with the field's content type.
     """
 
-    row: object
+    row: Mapping[str, object]
     headers: Mapping[str, object] = _NO_HEADERS
 
     def header(self, name: str) -> str:
@@ -86,7 +85,7 @@ class RawRequest(NamedTuple):
         False
         """
         row = self.row
-        if not isinstance(row, dict) or any(row.values()) or self.header("describe") != "True":
+        if any(row.values()) or self.header("describe") != "True":
             return False
         return all(isinstance(value, (bytes, bytearray, str)) for value in row.values())
 
@@ -119,8 +118,6 @@ class RawRequest(NamedTuple):
         if coding and coding != "identity":
             reason = f"the header Content-Encoding is {str(coding)[:99]!r}: send the body as it is, without it"
             raise RequestError("UnsupportedEncoding", reason)
-        if not isinstance(self.row, dict):
-            return Body(self.row, _plain_type(self.header("content-type")), self._json_bytes(self.row))
         for name in BODY_FIELDS:
             if name in self.row:
                 if (value := self.row[name]) is REPEATED:
@@ -155,7 +152,7 @@ def _plain_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def _no_body(row: Mapping[object, object], content_type: str) -> str:
+def _no_body(row: Mapping[str, object], content_type: str) -> str:
     first = str(next(iter(row), ""))
     # TorchServe passes a form that it could not parse as a row without fields.
     if first.lstrip()[:1] in {"[", "{"} or (not row and content_type in _FORMS):

@@ -72,10 +72,9 @@ def _fields_outside_body(request: RawRequest) -> Iterator[tuple[str, object]]:
     for name, value in request.headers.items():
         if isinstance(value, str):
             yield name, value
-    if isinstance(request.row, Mapping):
-        for name, value in request.row.items():
-            if isinstance(name, str) and name not in BODY_FIELDS:
-                yield name, value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else value
+    for name, value in request.row.items():
+        if name not in BODY_FIELDS:
+            yield name, value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else value
 
 
 def _split_body(
@@ -97,8 +96,7 @@ def _split_body(
             if (key := known.get(normalize_field_name(name)))
         ]
     rest = {name: part for name, part in value.items() if normalize_field_name(name) not in keys}
-    row = request.row
-    field = next((name for name in BODY_FIELDS if isinstance(row, Mapping) and name in row), BODY_FIELDS[0])
+    field = next((name for name in BODY_FIELDS if name in request.row), BODY_FIELDS[0])
     return found, RawRequest({field: rest}, request.headers)
 
 
@@ -110,8 +108,6 @@ def _parameter(name: str, value: object) -> object:
 
 def has_body(request: RawRequest) -> bool:
     """Whether the request has a body that is not empty."""
-    if not isinstance(request.row, Mapping):
-        return request.row not in (None, b"", "")
     return any(request.row.get(name) not in (None, b"", bytearray(), "", {}, []) for name in BODY_FIELDS)
 
 

@@ -203,18 +203,6 @@ def test_a_batch_that_cannot_be_counted_is_answered(pristine: Path, caplog: pyte
     assert "the metrics of a batch could not be reported" in caplog.text
 
 
-def test_an_envelope_may_have_replaced_the_rows(pristine: Path) -> None:
-    """Then the rows are the bodies themselves."""
-    context = FakeContext(headers=[{}, {}], model_dir=pristine)
-    service = torchserve.load(context)
-
-    bodies = torchserve.handle(service, [[1, 2], b"{"], context)
-
-    assert_answers(bodies[0], [1, 2])
-    assert context.statuses == {1: 400}
-    assert context.content_types == {0: JSON, 1: JSON}
-
-
 GRPC = {"body": {"content-type": ""}}
 """The headers of a request over gRPC: only those of its fields."""
 HTTP = {"body": {"content-type": JSON}, "content-length": "6", "url_path": ""}

@@ -23,7 +23,7 @@ import pytest
 from answering_server import answering, response
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.stress import checks, faults, traffic
+from tools.stress import checks, faults
 from tools.stress.bad_requests import BAD, HANG_UPS, KINDS, STREAM, BadRequest, json_request
 from tools.stress.checks import ID, STEP, Reading, Reply, Session, Tally, Verdict, answer_laws, outputs, process_laws
 from tools.stress.faults import TRUNCATED, WORKERS, HostFaults, disturb, kill_workers
@@ -357,15 +357,3 @@ def test_a_worker_is_killed_once_there_was_an_answer_since_the_last_kill() -> No
         return kills
 
     assert asyncio.run(kill()) == [1, 2]
-
-
-def test_sessions_have_ids_of_their_own_and_chunks_of_1_to_8_tokens() -> None:
-    assert len({Session(SCRIPT, 0).id for _ in range(100)}) == 100
-    session, sizes = Session(SCRIPT, 0), []
-    while not session.is_over:
-        assert (checks.END in session.fields()) == (session.end == len(SCRIPT.ids))
-        sizes.append(session.end - session.begin)
-        session.sent += 1
-    assert sum(sizes) == len(SCRIPT.ids)
-    assert all(1 <= size <= checks.LONGEST_CHUNK for size in sizes)
-    assert traffic.says_gone(Reply(500, {}, b'{"type": "SessionDamaged"}'))

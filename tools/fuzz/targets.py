@@ -60,7 +60,7 @@ def require(holds: bool, what: str, cause: BaseException | None = None) -> None:
         raise PropertyViolation(what if cause is None else f"{what}: {type(cause).__name__}: {cause}"[:500]) from cause
 
 
-ARRIVALS, DECODED = ("body", "data", "bare", "form"), ("raw", "json", "text")
+ARRIVALS, DECODED = ("body", "data", "form"), ("raw", "json", "text")
 _LINES = """
 accept: application/x-npy|accept: */*|accept: application/json|content-type: application/x-npy|content-length: -1
 content-type: application/json|content-type: multipart/form-data; boundary=x|content-type: text/plain|describe: True
@@ -95,7 +95,7 @@ class Case:
                 text = self.body.decode()
                 value = json.loads(text) if self.decoded == "json" else text
         fields: dict[str, object] = dict(self.fields)
-        rows = {"body": {**fields, "body": value}, "data": {**fields, "data": value}, "bare": value, "form": fields}
+        rows = {"body": {**fields, "body": value}, "data": {**fields, "data": value}, "form": fields}
         return RawRequest(rows[self.arrival], dict(self.headers))
 
     def written(self) -> bytes:

@@ -81,10 +81,8 @@ def damaged_bytes(draw: st.DrawFn) -> bytearray:
 
 
 bodies = values | mutated() | damaged_bytes() | st.binary(max_size=40) | st.text(max_size=20)
-rows = (
-    st.fixed_dictionaries({"body": bodies})
-    | st.dictionaries(st.sampled_from(["body", "data", "file", "[1]", ""]), bodies, max_size=2)
-    | bodies
+rows = st.fixed_dictionaries({"body": bodies}) | st.dictionaries(
+    st.sampled_from(["body", "data", "file", "[1]", ""]), bodies, max_size=2
 )
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,7 @@ def ids_of(request: InferenceRequest) -> list[list[int]]:
 @pytest.mark.parametrize("wrap", [json.loads, str.encode, lambda text: bytearray(text.encode()), str])
 @pytest.mark.parametrize("field", ["body", "data"])
 def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap: Callable[[str], Any], field: str) -> None:
-    body = wrap('{"ids": [1, 2, 3]}')
-    for raw in (RawRequest({field: body}), RawRequest(body) if not isinstance(body, Mapping) else row(body)):
-        assert ids_of(decode(raw, ONE)) == [[1, 2, 3]]
+    assert ids_of(decode(RawRequest({field: wrap('{"ids": [1, 2, 3]}')}), ONE)) == [[1, 2, 3]]
 
 
 def test_a_model_of_one_input_takes_a_bare_array_and_one_of_several_does_not() -> None:

@@ -26,11 +26,11 @@ def read_request(
     return read_session_fields(found, names), rest
 
 
-def read(row: object, headers: dict[str, Any] | None = None, *, json_body: bool = True) -> SessionFieldValues:
+def read(row: dict[str, Any], headers: dict[str, Any] | None = None, *, json_body: bool = True) -> SessionFieldValues:
     return read_request(RawRequest(row, headers or {}), NAMES, lambda _: json_body)[0]
 
 
-def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
+def refusal(row: dict[str, Any], headers: dict[str, Any] | None = None) -> str:
     with pytest.raises(RequestError) as refused:
         read(row, headers)
     assert refused.value.status == 400
@@ -149,10 +149,8 @@ def test_null_is_a_missing_field() -> None:
     assert read({"body": body}) == SessionFieldValues(None, start=False, end=False, step=None, token=None)
 
 
-@pytest.mark.parametrize(
-    "row", [{}, {"body": b""}, {"body": {}}, {"data": ""}, {"ts_request_sequence_id": b"a"}, b"", None]
-)
-def test_a_request_without_input_has_no_body(row: object) -> None:
+@pytest.mark.parametrize("row", [{}, {"body": b""}, {"body": {}}, {"data": ""}, {"ts_request_sequence_id": b"a"}])
+def test_a_request_without_input_has_no_body(row: dict[str, Any]) -> None:
     assert not has_body(RawRequest(row, {}))
 
 
@@ -165,14 +163,14 @@ keys = st.sampled_from([*vars(NAMES).values(), "body", "data", "parameters", "se
 
 
 @given(
-    st.dictionaries(keys | st.text(max_size=5), anything, max_size=4) | anything,
+    st.dictionaries(keys | st.text(max_size=5), anything, max_size=4),
     st.dictionaries(keys | st.text(max_size=5), st.text(max_size=8) | anything, max_size=3),
     st.booleans(),
 )
 @example({"body": b"\x93NUMPY"}, {}, True)
 @example({"body": {"parameters": {"sequence_id": {}}}}, {}, True)
 @example({"body": "[" * 10_000}, {"Content-Type": "application/json"}, True)
-def test_whatever_comes_is_read_or_refused(row: object, headers: dict[str, Any], json_body: bool) -> None:
+def test_whatever_comes_is_read_or_refused(row: dict[str, Any], headers: dict[str, Any], json_body: bool) -> None:
     try:
         fields, rest = read_request(RawRequest(row, headers), NAMES, lambda _: json_body)
         has_body(rest)
