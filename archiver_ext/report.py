@@ -193,8 +193,8 @@ def _own_remarks(outcome: OwnModelResult) -> Iterator[str]:
         yield f"requests change {', '.join(outcome.state)}, which is put back after each"
     for output in manifest.outputs:
         yield f"returns {output.name}: {output.dtype}[{', '.join(map(str, output.shape))}]"
-    for cost in manifest.costs:
-        yield f"a request of {cost.bucket.length} timesteps takes {cost.milliseconds:.3f} ms"
+    times = ", ".join(f"{cost.milliseconds:.3g} ms for {cost.bucket.length}" for cost in manifest.costs)
+    yield f"a request takes, by its timesteps: {times}"
     yield from cost_lines(manifest.backend, manifest.measurement, ())
     yield from busy_line(manifest.measurement)
     needs = ", ".join(f"{need.distribution} {need.version} or later" for need in manifest.requires)

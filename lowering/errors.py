@@ -208,10 +208,10 @@ def reject_non_tensors(name: str, outputs: Sequence[object], *, allow_none: bool
     """
     for output in outputs:
         if not isinstance(output, torch.Tensor) and not (allow_none and output is None):
-            raise LoweringError(
-                f"{name} returns a {type(output).__name__} ({output!r}); every output must be a tensor"
-                f"{' (or None)' if allow_none else ''}"
-            )
+            is_read = isinstance(output, (torch.SymInt, torch.SymFloat, torch.SymBool))  # by .item() or .tolist()
+            what = "number read from a tensor" if is_read else f"{type(output).__name__} ({output!r})"
+            or_none = " (or None)" if allow_none else ""
+            raise LoweringError(f"{name} returns a {what}; every output must be a tensor{or_none}")
 
 
 @contextlib.contextmanager

@@ -167,6 +167,11 @@ class ReturnsANumber(Base):
         return self.lstm(x)[0], 3
 
 
+class ReturnsAReadNumber(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.lstm(x)[0], x.argmax().item()
+
+
 class UnknownOperatorLater(Base):
     """Lengths read in Python, which one request alone allows, then an operator without a rule, which is the reason."""
 
@@ -206,6 +211,7 @@ SEED = (
         (RandomState, "is random in eval mode too", "# uniform"),
         (TakesShares, "takes lengths as fractions of the longest one", None),
         (ReturnsANumber, "forward() returns a int (3)", None),
+        (ReturnsAReadNumber, "forward() returns a number read from a tensor; every", None),
         (UnknownOperatorLater, "aten.histc mixes timesteps in a way that has no rule", "# histc"),
     ],
 )
