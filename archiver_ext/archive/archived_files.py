@@ -120,7 +120,9 @@ def _check_layout(file: IO[bytes], archive: zipfile.ZipFile) -> None:
             extra = b"" if (kind, length) == (1, 16) else extra
         told = (signature, flags & ~_FLAGS, method, packed, size, extra)
         known = (b"PK\3\4", 0, entry.compress_type, entry.compress_size, entry.file_size, b"")
-        if told != known or name != entry.orig_filename.encode("utf-8" if flags & 0x800 else "ascii"):
+        # TorchServe would read an entry of its own behind the `size` bytes of one that is not compressed.
+        is_whole = method == zipfile.ZIP_DEFLATED or (method, packed) == (zipfile.ZIP_STORED, size)
+        if not is_whole or told != known or name != entry.orig_filename.encode("utf-8" if flags & 0x800 else "ascii"):
             raise zipfile.BadZipFile(f"the entry {entry.filename!r} is not as torch-model-archiver writes it")
         position += _LOCAL_HEADER.size + name_size + extra_size + entry.compress_size
     if position != archive.start_dir:
