@@ -28,6 +28,7 @@ _BLOCK = 65_536
 _READERS = {"_retrieve_buffer": ["conn", "length"], "_retrieve_request": ["conn"]}
 """The functions of TorchServe's worker that read a number of bytes and a request, with their parameters."""
 _NUMBER = struct.Struct("!i")
+_MOST_FIELDS = 1000  # of a form, that are kept
 
 
 class ReadAhead:
@@ -90,15 +91,16 @@ def _parsed(block: bytes, at: int) -> tuple[Optional[dict[str, Any]], int]:
     if own_id is None:
         return None, at
     headers: list[dict[str, Any]] = []
-    inputs: list[dict[str, Any]] = []
+    inputs: dict[bytes, dict[str, Any]] = {}
     while (name := text()) is not None:
         headers.append({"name": name, "value": text()})
     while (name := text()) is not None:
         content_type, value = text() or b"", text() or b""  # decoded once it is known that they are not cut
-        # A codec may read an array in place, for which the bytes must be writable.
-        kept = REPEATED if inputs and any(field["name"] == name.decode() for field in inputs) else bytearray(value)
-        inputs.append({"name": name.decode(), "contentType": content_type.decode(), "value": kept})
-    return {"requestId": own_id, "headers": headers, "parameters": inputs}, at
+        if len(inputs) < _MOST_FIELDS:
+            # A codec may read an array in place, for which the bytes must be writable.
+            kept = REPEATED if name in inputs else bytearray(value)
+            inputs[name] = {"name": name.decode(), "contentType": content_type.decode(), "value": kept}
+    return {"requestId": own_id, "headers": headers, "parameters": [*inputs.values()]}, at
 
 
 def read_in_blocks(messages: Any) -> None:

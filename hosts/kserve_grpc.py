@@ -56,6 +56,7 @@ async def _respond(
     method: str, archives: Mapping[str, HostedArchive], content: bytes, context: aio.ServicerContext
 ) -> bytes:
     found = await answer(method, content, [*context.invocation_metadata(), *_deadline(context)], archives)
+    del content  # `abort` raises an error whose cycle keeps this frame until garbage is searched for
     if found.code != "OK":
         await context.abort(StatusCode[found.code], found.details, found.trailing)
     return found.message

@@ -124,6 +124,15 @@ def test_a_form_with_two_fields_of_a_name_is_refused(monkeypatch: pytest.MonkeyP
         RawRequest(fields, {}).body()
 
 
+@pytest.mark.usefixtures("in_blocks")
+def test_of_many_fields_the_first_thousand_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false")
+    end = struct.pack("!i", -1)
+    fields = b"".join(text(b"body%d" % number) + text(b"") + text(b"1") for number in range(2000))
+    _, (row,) = otf_message_handler.retrieve_msg(Pieces(b"I" + text(b"id") + end + fields + end + end, []))
+    assert [field["name"] for field in row["parameters"]] == [f"body{number}" for number in range(1000)]
+
+
 @pytest.mark.parametrize("coding", ["gzip", "br"])
 def test_a_compressed_body_is_refused_by_its_header(coding: str) -> None:
     with pytest.raises(RequestError, match=f"the header Content-Encoding is '{coding}'") as refused:

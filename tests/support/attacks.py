@@ -17,6 +17,8 @@ LARGEST_ANSWER = 58_000
 """Bytes: the server's `max_response_size`."""
 _JSON = {"Content-Type": "application/json"}
 _NPY = {"Content-Type": "application/x-npy"}
+_TEXT = {"Content-Type": "text/plain"}
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 def entries(count: int, shape: list[int], data: list[float]) -> bytes:
@@ -52,8 +54,11 @@ ATTACKS: Mapping[str, tuple[bytes, Mapping[str, str], int]] = {
     "sizes of thousands of digits": (npy(f"(0, {'9' * 4000})"), _NPY, 400),
     "no elements of an absurd size": (npy("(0, 1180591620717411303424)"), _NPY, 400),
     "names without end": (json.dumps({"n" * 1_000_000: 1}).encode(), _JSON, 400),
-    "objects without end": (inputs_of('{"parameters": {}}', 300_000), {"Content-Type": "text/plain"}, 413),
+    "objects without end": (inputs_of('{"parameters": {}}', 300_000), _TEXT, 413),
     "tensors of no bytes": (_NO_BYTES, {"Inference-Header-Content-Length": str(len(_NO_BYTES))}, 413),
-    "lists in lists": (b"[" * 3_000_000, {"Content-Type": "application/octet-stream"}, 400),
+    "lists 900 deep": (b"[" + (b"[" * 900 + b"]" * 900 + b",") * 3500 + b"0]", _TEXT, 413),
+    "objects of nothing": (b"[" + b'{"":0},' * 900_000 + b"0]", _TEXT, 413),
+    "fields of a form": (b"&".join(b"a%d=1" % number for number in range(3000)), _FORM, 400),
+    "lists in lists": (b"[" * 3_000_000, {"Content-Type": "application/octet-stream"}, 413),
 }  # fmt: skip
 """Body, headers and the status of the response, by name."""
