@@ -7,9 +7,11 @@ once; after each request, what differs is put back. So every request is answered
 from __future__ import annotations
 
 import random
+from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from copyreg import _slotnames  # type: ignore[attr-defined]  # typeshed leaves it out
 from functools import partial
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
@@ -248,9 +250,17 @@ class _Visit:
             return note(self, name, value)
         if (place := _generator_place(name, value) or _array_place(name, value)) is not None:
             self.places.append(place)
-        elif type(value).__module__ in self._own or isinstance(value, SimpleNamespace):
-            return [*self._mapping(name, getattr(value, "__dict__", {})), (type(value).__name__, type(value))]
+        elif type(value).__module__ in self._own or isinstance(value, (SimpleNamespace, Namespace)):
+            attributes = self._mapping(name, getattr(value, "__dict__", {}))
+            return [*attributes, *self._slots(name, value), (type(value).__name__, type(value))]
         return ()
+
+    def _slots(self, name: str, value: Any) -> Iterator[_Named]:
+        for slot in _slotnames(type(value)):
+            if hasattr(value, slot):
+                held, look = getattr(value, slot), partial(lambda slot: id(getattr(value, slot, None)), slot)
+                self.places.append(_Place(f"{name}.{slot}", look, partial(setattr, value, slot, held)))
+                yield f"{name}.{slot}", held
 
     def _tensor(self, name: str, tensor: torch.Tensor) -> Iterable[_Named]:
         self.places.append(_TensorPlace(name, tensor, self._originals.get(id(tensor))))
@@ -268,7 +278,7 @@ class _Visit:
     def _torch_module(self, name: str, module: torch.nn.Module) -> Iterable[_Named]:
         self.places.append(_MappingPlace(name, vars(module)))
         yield from [(f"{name}.{own}", value) for own, value in vars(module).items() if own not in _OF_MODULES]
-        for held in _HELD:
+        for held in (*_HELD, "_forward_hooks", "_forward_pre_hooks"):
             yield from self._mapping(name, vars(module)[held])
         yield type(module).__name__, type(module)
 

@@ -15,6 +15,7 @@ from torch import nn
 from torchserve_neuron_lstm.handlers.runtime.kept_state import KeptState
 
 FILE = """
+import argparse
 import random
 import types
 import torch
@@ -24,6 +25,11 @@ COUNT = 0
 SEEN = {}
 States = tuple[torch.Tensor, torch.Tensor]  # a type with the attributes of `tuple`
 SETTINGS = types.SimpleNamespace(scale=1)
+OPTIONS = argparse.Namespace(scale=1)
+
+
+class Slotted:
+    __slots__ = ("most",)
 
 
 class Counter:
@@ -61,6 +67,8 @@ class Model(nn.Module):
         self.ordered: OrderedDict[str, int] = OrderedDict(a=1)
         self.names = {"a"}
         self.counter = file.Counter()
+        self.slotted = file.Slotted()
+        self.slotted.most = [1.0]
         self.generator = torch.Generator().manual_seed(1)
         self.python = random.Random(1)
 
@@ -95,6 +103,10 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "key of the same value": (replace_key, lambda m: dict(m.ordered)),
     "set": (lambda m: m.names.add("b"), lambda m: m.names),
     "object": (lambda m: setattr(m.counter, "value", 3), lambda m: m.counter.value),
+    "slot": (lambda m: setattr(m.slotted, "most", 3), lambda m: m.slotted.most),
+    "list in a slot": (lambda m: m.slotted.most.append(3), lambda m: m.slotted.most),
+    "options": (lambda m: setattr(m.file.OPTIONS, "scale", 2), lambda m: m.file.OPTIONS),
+    "hook": (lambda m: m.layer.register_forward_hook(print), lambda m: [*m.layer._forward_hooks.values()]),
     "class": (lambda m: setattr(m.file.Counter, "total", 3), lambda m: m.file.Counter.total),
     "global": (set_global, lambda m: m.file.COUNT),
     "global dict": (lambda m: m.file.SEEN.update(a=1), lambda m: m.file.SEEN),
