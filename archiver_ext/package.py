@@ -17,13 +17,11 @@ from ..backends.compilation.pool import compile_processes
 from ..backends.cores import available_cores
 from ..backends.interface import Backend, Precision
 from ..backends.torch_files import disk_size
-from ..bucketing.shapes import TensorSpec
 from ..config.engine_choice import AUTO
 from ..config.load import load_config
 from ..config.manifest_writer import write_manifest
 from ..config.own_model import ShortSequences
 from ..config.schema import ServingConfig, Tolerance
-from ..handlers.formats.request import read_labels
 from ..handlers.runtime.loader import load_archive
 from ..handlers.runtime.own_model import load_script
 from ..handlers.runtime.placement import threads_per_worker
@@ -192,7 +190,7 @@ class _Packaging:
             model = self._load(notes)
             program = _lower(model, config)
             check_bucket_selector(config, tree)
-            check_labels(config, tree, program.outputs)
+            layout.check_labels(tree, program.outputs, config.codec)
             build = self._build_input()
             shadowed = None if config.shadow is None else prepare_shadow(build, config.shadow, model, self._model_file)
             short = self._short(build, program, model, notes)
@@ -313,15 +311,6 @@ def check_codec(codec: str | None, directory: Path) -> None:
         ) from error
     if not isinstance(getattr(module, class_name, None), type):
         raise PackagingError(f"neuron_lstm.codec: {file.name} defines no class {class_name}")
-
-
-def check_labels(config: ServingConfig, directory: Path, outputs: Sequence[TensorSpec]) -> None:
-    """Refuse names of classes that servers would refuse. Raises `PackagingError`: they do not fit the outputs."""
-    try:
-        if config.codec is None:
-            read_labels(directory, outputs)
-    except RuntimeError as error:
-        raise PackagingError(str(error)) from error
 
 
 def with_bucket_selector(program: LoweredModel, config: ServingConfig) -> LoweredModel:

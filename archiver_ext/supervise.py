@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .model_archiver import Flags
 
 _PATIENCE_S = 20
+_DONE = 3  # the exit code of the other process for success: the model's code may end it with 0
 
 
 def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
@@ -45,7 +46,9 @@ def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) ->
             f"error: {describe_exit(code)} while packaging, probably in the machine code of an engine; nothing was "
             f"written. Choose another one with neuron_lstm.backend, and please report this\n"
         )
-    return max(code, 1) if code else 0
+    if code == 0:
+        sys.stderr.write("error: the model's code ended the process (os._exit); nothing was written\n")
+    return 0 if code == _DONE else max(code, 1)
 
 
 def _outcome(process: subprocess.Popen[str], task: str) -> int:
@@ -78,7 +81,7 @@ def supervised() -> int:
     task = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
     flags = cast("Flags", SimpleNamespace(**task["flags"]))
-    return prepare_process() or archive(flags, task["manifest"], as_json=task["as_json"])
+    return prepare_process() or archive(flags, task["manifest"], as_json=task["as_json"]) or _DONE
 
 
 def _end_with_input() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ...backends.interface import Backend
 from ...backends.subprocesses import PACKAGE
-from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
+from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, TensorSpec, role_buckets
+from ...handlers.formats.request import read_labels
 from ...handlers.neuron_lstm import LIST
 from ..errors import PackagingError
 
@@ -74,3 +75,12 @@ def copy_serving_files(tree: Path, package: Path, files: Iterable[Path]) -> None
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(package / file, target)
     shutil.copyfile(package / "handlers" / ENTRY_FILE, tree / ENTRY_FILE)
+
+
+def check_labels(directory: Path, outputs: Sequence[TensorSpec], codec: str | None) -> None:
+    """Refuse names of classes that servers would refuse. Raises `PackagingError`: they do not fit the outputs."""
+    try:
+        if codec is None:
+            read_labels(directory, outputs)
+    except RuntimeError as error:
+        raise PackagingError(str(error)) from error

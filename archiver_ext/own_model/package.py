@@ -100,6 +100,7 @@ def package_own_model(
     layout.copy_serving_files(build.tree, layout.package_directory(), carried)
     try:
         manifest = _manifest(build, described, trial, shortest, bool(constants))
+        layout.check_labels(build.tree, manifest.outputs, config.codec)
     except PackagingError as error:
         raise _both(refusal, reason, error) from error
     write_manifest(manifest, build.tree)

@@ -262,7 +262,7 @@ def _batch_dims(
         for spec, tensor in zip(config.input_specs, batch_of(request, config), strict=True)
     ]
     try:
-        twice = program.outputs(doubled, request.length) if config.model.batched else []
+        twice = program.outputs(doubled, request.length, rows=2) if config.model.batched else []
     except Exception:  # noqa: BLE001 - the user's code, which need not take a batch
         twice = []
     if len(twice) == len(alone) and all(a.dim() == b.dim() for (_, a), (_, b) in zip(twice, alone, strict=True)):

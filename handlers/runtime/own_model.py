@@ -50,14 +50,15 @@ class OwnProgram:
         length = next((tensor.shape[dim] for tensor, dim in dims if dim is not None), 1)
         return [tensor for _, tensor in self.outputs(tensors, length)]
 
-    def outputs(self, tensors: Sequence[torch.Tensor], length: int) -> list[tuple[str, torch.Tensor]]:
-        """Call the model with tensors that have a batch dimension; returns its outputs, with their places.
+    def outputs(self, tensors: Sequence[torch.Tensor], length: int, rows: int = 1) -> list[tuple[str, torch.Tensor]]:
+        """Call the model with tensors of a batch of `rows`, of one length; returns its outputs, with their places.
 
         The outputs share no memory with anything else.
         """
+        lengths = [length] * rows
         with torch.no_grad(), self._importing():
             try:
-                returned = self.model(**{name: make(tensors, length) for name, make in self._makers})
+                returned = self.model(**{name: make(tensors, lengths) for name, make in self._makers})
                 if type(returned) is torch.Tensor and returned.layout is torch.strided and not returned.is_quantized:
                     return [("", returned.clone(memory_format=torch.contiguous_format))]
                 return [
@@ -219,8 +220,8 @@ def _of_one_request(method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.unsqueeze(0), method(*alone, **named))
 
 
-MakeArgument = Callable[[Sequence[torch.Tensor], int], Any]
-"""A function of a request's tensors and its timesteps."""
+MakeArgument = Callable[[Sequence[torch.Tensor], list[int]], Any]
+"""A function of a batch's tensors and of the timesteps of each row."""
 
 
 class Fields(dict[str, Any]):  # type: ignore[type-arg,unused-ignore]
@@ -243,13 +244,13 @@ def _maker(part: Mapping[str, Any], mask: Optional[MaskForm]) -> MakeArgument:
     ((kind, value),) = part.items()
     if kind == "mask" and mask is not None:
         dtype, sizes, filled = getattr(torch, mask.dtype), mask.shape, mask.value
-        return lambda tensors, length: torch.full([length if size < 0 else size for size in sizes], filled, dtype=dtype)
+        return lambda _, lengths: torch.full([lengths[0] if size < 0 else size for size in sizes], filled, dtype=dtype)
     if kind == "tuple":
         makers = [_maker(below, mask) for below in value]
-        return lambda tensors, length: tuple([make(tensors, length) for make in makers])
+        return lambda tensors, lengths: tuple([make(tensors, lengths) for make in makers])
     if kind == "fields":
         named = {name: _maker(below, mask) for name, below in value.items()}
-        return lambda tensors, length: Fields({name: make(tensors, length) for name, make in named.items()})
+        return lambda tensors, lengths: Fields({name: make(tensors, lengths) for name, make in named.items()})
     return _leaf_maker(kind, value)
 
 
@@ -258,16 +259,16 @@ def _leaf_maker(kind: str, value: Any) -> MakeArgument:
         return lambda tensors, _: tensors[value]
     if kind == "packed":
         index, batch_first = value
-        return lambda tensors, length: pack_padded_sequence(tensors[index], torch.tensor([length]), batch_first)
+        return lambda tensors, lengths: pack_padded_sequence(tensors[index], torch.tensor(lengths), batch_first)
     if kind == "lengths":
         return _LENGTHS[value]
-    return lambda tensors, length: value
+    return lambda tensors, lengths: value
 
 
 _LENGTHS: Mapping[str, MakeArgument] = {
-    "tensor": lambda tensors, length: torch.tensor([length]),
-    "numpy": lambda tensors, length: torch.tensor([length]).numpy(),
-    "list": lambda tensors, length: [length],
+    "tensor": lambda tensors, lengths: torch.tensor(lengths),
+    "numpy": lambda tensors, lengths: torch.tensor(lengths).numpy(),
+    "list": lambda tensors, lengths: list(lengths),
 }
 
 

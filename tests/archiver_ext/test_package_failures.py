@@ -45,6 +45,12 @@ def names_of_classes(project: Project) -> list[str]:
     return ["--extra-files", "index_to_name.json"]
 
 
+def names_of_classes_of_own_code(project: Project) -> list[str]:
+    file = project.folder / "model-config.yaml"
+    file.write_text(f"{file.read_text()}  lowering: off\n")
+    return names_of_classes(project)
+
+
 def other_weights(project: Project) -> list[str]:
     save_weights(project, hidden=7)
     return []
@@ -67,6 +73,7 @@ FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
     (packed_answer, "model.py:"),
     (name_of_another_module, "random.py has the name of a library, which servers import: rename it"),
     (names_of_classes, "index_to_name.json: class names need a model with one output"),
+    (names_of_classes_of_own_code, "index_to_name.json: class names need a model with one output, one"),
     (other_weights, "lstm.weight_hh_l0: the model has [24, 6], the file [28, 7]"),
     (taken_name, "variants.json would replace a file"),
     (same_name_twice, "model.py: another file of that name"),
@@ -93,6 +100,16 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
     assert error.count("error:") == 1
     assert "Traceback" not in error
     assert project.listing() == before
+
+
+@pytest.mark.ci
+def test_a_model_that_ends_the_process_is_told(project: Project) -> None:
+    (project.folder / "model.py").write_text(f"import os\nos._exit(0)\n{MODEL}")
+    files = ("--model-file", "model.py", "--serialized-file", "weights.pt", "--config-file", "model-config.yaml")
+    done = project.run("neuron-lstm", "archive", "--model-name", "m", "--version", "1.0", *files)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("error: the model's code ended the process (os._exit); nothing was written\n")
 
 
 @pytest.mark.parametrize(

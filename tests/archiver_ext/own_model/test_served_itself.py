@@ -242,8 +242,9 @@ class Model(nn.Module):
     def score(self, pair, n, mask, scale):
         from later import doubled
 
-        assert n == [pair[0].shape[1]] and mask.shape == (1, n[0]) and not mask.any()
-        return doubled(helper(self.out(pair[0]) + pair[1][:, None] + self.bias)) * scale
+        assert set(n) == {pair[0].shape[1]} and mask.shape == (1, n[0]) and not mask.any()
+        x, y = pair[0][: len(n)], pair[1][: len(n), None]  # as packing takes a row for each length
+        return doubled(helper(self.out(x) + y + self.bias)) * scale
 """
     source = tmp_path / "source"
     (tmp_path / "extra").mkdir()

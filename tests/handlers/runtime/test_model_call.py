@@ -40,7 +40,7 @@ def test_arguments_are_made_of_a_request_and_its_length() -> None:
     )
     x, y = torch.ones(1, 4, 2), torch.zeros(1)
 
-    made = {name: make([x, y], 4) for name, make in argument_makers(model).items()}
+    made = {name: make([x, y], [4]) for name, make in argument_makers(model).items()}
 
     assert made["x"] is x
     assert made["state"][0] is y
