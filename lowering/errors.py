@@ -25,7 +25,7 @@ _HERE = Path(__file__).resolve().parent
 _OURS = (str(_HERE), str(_HERE.parent / "tracing"))
 """Folders whose frames are between the exporter and the user's model."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
+_NO_CONTROL_FLOW = "choose by torch.where and gather, read no number (.item()), and leave out what only checks values"
 _FORMULA = re.compile(
     r"Sym(Int|Bool|Float)\b|UnknownSize|__index__ method|failed to match any schema|BooleanAtom|be Rational|"
     r"inconsistent min=|Expected op to be|symbolic sizes"
@@ -115,7 +115,11 @@ def raising_line(error: BaseException) -> str | None:
 
 def node_line(node: torch.fx.Node) -> str | None:
     """Find the innermost line of the user's model that created a node of an exported graph."""
-    for match in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
+    return _line_in(node.meta.get("stack_trace") or "")
+
+
+def _line_in(trace: str) -> str | None:
+    for match in reversed(list(_FRAME.finditer(trace))):
         if is_user_file(match["file"]):
             return format_source_line(match["file"], int(match["line"]))
     return None
@@ -173,7 +177,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _line_of_causes(error: Exception) -> str:
-    return source_suffix(next((found for cause in causes(error) if (found := raising_line(cause))), None))
+    found = (raising_line(cause) or _line_in(str(cause)) for cause in causes(error))  # torch quotes a node's trace
+    return source_suffix(next(filter(None, found), None))
 
 
 def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -> str | None:
@@ -188,6 +193,7 @@ def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -
     kinds = {type(cause).__name__ for cause in causes(error)}
     if (
         "data-dependent" in text
+        or "Cannot cast FakeTensor" in text  # .item() of what another .item() selects
         or ".numpy() is not supported" in text
         or kinds & {"DataDependentOutputException", "DynamicOutputShapeException"}
     ):
@@ -210,8 +216,7 @@ def reject_non_tensors(name: str, outputs: Sequence[object], *, allow_none: bool
         if not isinstance(output, torch.Tensor) and not (allow_none and output is None):
             is_read = isinstance(output, (torch.SymInt, torch.SymFloat, torch.SymBool))  # by .item() or .tolist()
             what = "number read from a tensor" if is_read else f"{type(output).__name__} ({output!r})"
-            or_none = " (or None)" if allow_none else ""
-            raise LoweringError(f"{name} returns a {what}; every output must be a tensor{or_none}")
+            raise LoweringError(f"{name} returns a {what}; every output must be a tensor{' (or None)' * allow_none}")
 
 
 @contextlib.contextmanager

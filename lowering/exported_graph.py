@@ -33,11 +33,7 @@ def display_name(node: Node) -> str:
 
 
 def named_at(operator: str, line: str | None) -> str:
-    """Return the name of an operator for a message with the user's line, if the line has the name or is not known.
-
-    >>> named_at("aten.max", "tagger.py:20: y.max(1)"), named_at("aten.view", "tagger.py:21: y.flatten(1)")
-    ('aten.max', 'an operation')
-    """
+    """Return the name of an operator for a message with the user's line, if the line has the name or is not known."""
     return operator if line is None or re.search(rf"\b{operator.rpartition('.')[2]}\b", line) else "an operation"
 
 
