@@ -298,7 +298,8 @@ class _Trial(TorchFunctionMode):
             return spec
         known = replace(spec, vocabulary=embedding.num_embeddings, pad_value=embedding.padding_idx or 0)
         positive = embedding.padding_idx == 0 or spec.name in self.counted
-        return replace(known, value_range=(1, embedding.num_embeddings - 1)) if positive else known
+        are_words = len(spec.shape) > 2  # whose characters are padded with 0 within a request
+        return replace(known, value_range=(1, embedding.num_embeddings - 1)) if positive and not are_words else known
 
 
 def _names(values: Any) -> frozenset[str]:

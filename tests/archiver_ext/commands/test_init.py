@@ -156,6 +156,9 @@ class Forecast(nn.Module):
         x = pack_padded_sequence(self.store(ids)[..., :3], (ids != 0).sum(1), batch_first=True, enforce_sorted=False)
         return self.encoder(x)[1][0][-1]
 
+    def words(self, chars: torch.Tensor) -> Any:
+        return self.counted(chars.flatten(0, 1)).view(*chars.shape[:2], 16)
+
     def refused(self, past: Any, later: Any) -> Any:
         self.encoder(past)
         raise RuntimeError("never")
@@ -180,6 +183,11 @@ def test_ids_that_timesteps_are_counted_by_get_a_range() -> None:
     assert "ids: {dtype: int64, shape: [batch, time], pad_value: 0, range: [1, 49]}" in starting_config(
         Forecast, {}, 64, method="counted"
     )
+
+
+def test_characters_that_words_are_counted_by_may_be_padding() -> None:
+    text = starting_config(Forecast, {}, 64, method="words")
+    assert "chars: {dtype: int64, shape: [batch, time, 12], pad_value: 0}  # ids from 0 to 49" in text
 
 
 def test_guesses_are_told_from_what_was_not_inferred() -> None:
