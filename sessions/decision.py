@@ -124,6 +124,6 @@ def _ended_or_changed(session: Session) -> Reject:
         )
     return Reject(
         "ModelChanged",
-        f"the model was replaced by one that cannot resume this session's state, after {session.steps} timesteps; "
-        f"send `start` to start another",
+        f"after {session.steps} timesteps, the session has the state of another model, as of another version: send its "
+        "requests there, or `start` to start another in its place",
     )
