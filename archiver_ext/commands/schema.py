@@ -36,13 +36,16 @@ def json_schema() -> dict[str, Any]:
     from ...config.frontend import Frontend
     from ...config.schema import BLOCK, NeuronLstmBlock
 
+    keys = Frontend.model_json_schema()["properties"]
+    for entry in keys.values():  # null, the second choice, stands for a key that is left out: it is not written
+        entry.update(entry.pop("anyOf", [{}])[0])
     block = NeuronLstmBlock.model_json_schema()
     definitions = block.pop("$defs")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "model-config.yaml of a model served by neuron_lstm",
         "type": "object",
-        "properties": {**Frontend.model_json_schema()["properties"], BLOCK: {"$ref": f"#/$defs/{block['title']}"}},
+        "properties": {**keys, BLOCK: {"$ref": f"#/$defs/{block['title']}"}},
         "required": [BLOCK],
         "dependentRequired": {"minWorkers": ["maxWorkers"], "maxWorkers": ["minWorkers"]},
         "$defs": {**definitions, block["title"]: block},

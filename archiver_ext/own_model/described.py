@@ -74,6 +74,12 @@ def _check_module(file: Path) -> None:
             f"--model-file {file.name}: a host imports this file as a module, and {file.stem} is not a module's name: "
             "rename it, as in model.py"
         )
+    imported = Path(getattr(sys.modules[file.stem], "__file__", None) or "")
+    if imported.resolve() != file.resolve():
+        raise PackagingError(
+            f"--model-file {file.name}: another module of this name is imported before it ({imported}): give the file "
+            "another name, as a host imports it by its name"
+        )
 
 
 def _name_in(module: str, model: torch.nn.Module) -> str:

@@ -324,6 +324,8 @@ def test_every_key_of_the_json_schema_is_described() -> None:
         {"minWorkers": "1"},
         {"maxBatchDelay": 0},
         {"deviceType": "neuron"},
+        {"deviceType": None},
+        {"maxWorkers": None},
         {"neuron_lstm": {}},
         {"neuron_lstm": {"inputs": {}, "buckets": {"batch": [1], "length": [1]}}},
         {"neuron_lstm": {"inputs": {"a b": {"dtype": "int64", "shape": ["batch"]}}, "buckets": {"batch": [1]}}},
