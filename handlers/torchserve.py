@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
@@ -128,7 +128,7 @@ def _device(gpu: object) -> str | None:
     return f"cuda:{gpu}" if type(gpu) is int and gpu >= 0 else None
 
 
-def _declared_units(metrics: Any) -> dict[str, str]:
+def _declared_units(metrics: Any) -> dict[Metric, str]:
     if metrics is None:
         return {}
     from ts.metrics.metric_type_enum import MetricTypes
@@ -164,13 +164,10 @@ MODEL_DIMENSIONS = ("ModelName", "ModelVersion", "Level")
 class DeclaredMetric(Protocol):
     """A metric of the server's metrics file: `ts.metrics.caching_metric.CachingMetric`."""
 
-    @property
-    def unit(self) -> str:
-        """The unit, as TorchServe writes it."""
-
-    @property
-    def dimension_names(self) -> Sequence[str]:
-        """The names of the dimensions, in the order of their values."""
+    unit: str
+    """The unit, as TorchServe writes it."""
+    dimension_names: Sequence[str]
+    """The names of the dimensions, in the order of their values."""
 
 
 def dimensions(metric: Metric) -> tuple[str, ...]:
@@ -178,19 +175,19 @@ def dimensions(metric: Metric) -> tuple[str, ...]:
     return MODEL_DIMENSIONS if metric.dimension is None else (metric.dimension, *MODEL_DIMENSIONS)
 
 
-def declared_units(find: Callable[[Metric], DeclaredMetric]) -> dict[str, str]:
-    """Return the unit of each metric that the server's file declares, by name; `find` raises `KeyError` for others.
+def declared_units(find: Callable[[Metric], DeclaredMetric]) -> dict[Metric, str]:
+    """Return the unit of each metric that the server's file declares; `find` raises `KeyError` for others.
 
     A metric that is declared with other dimensions is left out, with a warning: TorchServe matches them by order.
     """
-    units = {}
+    units: dict[Metric, str] = {}
     for metric in METRICS:
         try:
             declared = find(metric)
         except KeyError:
             continue
         if tuple(declared.dimension_names) == dimensions(metric):
-            units[metric.name] = declared.unit
+            units[metric] = declared.unit
         else:
             _log.warning(
                 "the server's metrics file declares %s with the dimensions %s; it is not sent, because it has %s",
@@ -206,25 +203,21 @@ class MetricReporter:
     """Writes the metrics of a batch as lines that TorchServe reads."""
 
     model: ModelIdentity
-    units: Mapping[str, str]
+    units: Mapping[Metric, str]
     """The unit of each declared metric. Others are left out: the server would log and then drop them."""
     host: str
-
-    @cached_property
-    def _declared(self) -> Sequence[tuple[Metric, str]]:
-        return [(metric, self.units[metric.name]) for metric in METRICS if metric.name in self.units]
 
     def lines(self, batch: BatchMetrics, grid: BucketGrid, time: int) -> Iterator[str]:
         """Format one line for each value that is not 0; `time` is in seconds since the epoch.
 
-        >>> declared = {"neuron_lstm_requests_total": "Count"}
+        >>> declared = {METRICS[0]: "Count"}
         >>> reporter = MetricReporter(ModelIdentity("tagger", "1.0"), declared, "host1")
         >>> list(reporter.lines(BatchMetrics(requests=3), BucketGrid((1,), (8,)), time=1700000000))
         ['[METRICS]neuron_lstm_requests_total.Count:3|#ModelName:tagger,ModelVersion:1.0,Level:Model|#type:COUNTER|#hostname:host1,1700000000']
         """
         model = f"ModelName:{self.model.name},ModelVersion:{self.model.version},Level:Model"
         end = f"#hostname:{self.host},{time}"
-        for metric, unit in self._declared:
+        for metric, unit in self.units.items():
             for own, value in metric.values(batch, grid).items():
                 if value:
                     named = f"{metric.dimension}:{own},{model}" if metric.dimension else model
