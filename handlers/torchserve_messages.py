@@ -96,9 +96,8 @@ def _parsed(block: bytes, at: int) -> tuple[Optional[dict[str, Any]], int]:
         headers.append({"name": name, "value": text()})
     while (name := text()) is not None:
         content_type, value = text() or b"", text() or b""  # decoded once it is known that they are not cut
-        if len(inputs) < _MOST_FIELDS:
-            # A codec may read an array in place, for which the bytes must be writable.
-            kept = REPEATED if name in inputs else bytearray(value)
+        if len(inputs) < _MOST_FIELDS or name in inputs:
+            kept = REPEATED if name in inputs else bytearray(value)  # writable: a codec may read an array in place
             inputs[name] = {"name": name.decode(), "contentType": content_type.decode(), "value": kept}
     return {"requestId": own_id, "headers": headers, "parameters": [*inputs.values()]}, at
 

@@ -46,7 +46,7 @@ def parse_json(body: Body) -> object:
 
 
 def _parsed(parse: Callable[[Any], object], text: Union[str, bytes, bytearray]) -> object:
-    """Parse without garbage collections. Raises `RequestError`: 413, it has too many lists or objects for memory."""
+    """Parse without garbage collections, most of the time. Raises `RequestError`: 413, too many lists and objects."""
     lists, objects = (text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in "[{")
     if _LIST_BYTES * lists + _OBJECT_BYTES * objects > 20 * len(text) + 48_000_000:
         raise RequestError("BodyTooLarge", f"the body has {lists} lists and {objects} objects: too many")

@@ -131,9 +131,9 @@ def store_error(settings: RedisSettings, error: Exception, url: str) -> StoreUna
     elif isinstance(error, (exceptions.AuthenticationError, exceptions.NoPermissionError)):
         secret = f" and the password in {settings.password_env}" if settings.password_env else " and password_env"
         advice = f"; check the username{secret}"
-    elif isinstance(error, exceptions.ReadOnlyError) or "READONLY" in str(error):
+    elif isinstance(error, exceptions.ReadOnlyError) or "READONLY " in f"{error} ":
         advice = "; it is a replica, perhaps since a failover: give the address of the primary, or one that leads to it"
-    elif isinstance(error, exceptions.BusyLoadingError) or "LOADING" in str(error):
+    elif isinstance(error, exceptions.BusyLoadingError) or "LOADING " in f"{error} ":
         advice = "; it has started and reads its data, after which requests are answered"
     elif isinstance(error, exceptions.TimeoutError):
         advice = f"; it did not answer within {settings.timeout_seconds:g} seconds"
