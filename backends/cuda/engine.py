@@ -33,13 +33,12 @@ from ..module_program import ModuleProgram
 from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_program_file, read_signature, signature_of, write_signature
 from ..versions import emulation_enabled, lowest_torch_requirement
-from .device import Device, OutOfMemory
 from .graph_program import GraphProgram, Module, WarmShape, bytes_together
 from .kernel_layers import DerivedWeights
 from .kernels.interface import KernelError, RecurrenceKernel
 from .memory_plan import MemoryUse, memory_message
 from .recurrences import DeviceRecurrences, Flatten
-from .torch_device import TorchDevice, gpu_index, gpu_missing, gpu_name
+from .torch_device import OutOfMemory, TorchDevice, gpu_index, gpu_missing, gpu_name
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -137,7 +136,7 @@ class Cuda(Backend):
 
 
 def load_on_device(
-    device: Device, programs: Mapping[Key, Path], weights: Weights, rehearsals: Sequence[Rehearsal[Key]] = ()
+    device: TorchDevice, programs: Mapping[Key, Path], weights: Weights, rehearsals: Sequence[Rehearsal[Key]] = ()
 ) -> Mapping[Key, LoadedProgram]:
     """Load programs onto a device, and capture them as the rehearsals call them.
 
@@ -153,7 +152,7 @@ def load_on_device(
 
 
 def _load(
-    device: Device,
+    device: TorchDevice,
     programs: Mapping[Key, Path],
     weights: Weights,
     rehearsals: Sequence[Rehearsal[Key]],
@@ -180,7 +179,7 @@ def _load(
     return loaded
 
 
-def _capture_all(device: Device, loaded: Mapping[Key, GraphProgram], rehearsals: Sequence[Rehearsal[Key]]) -> None:
+def _capture_all(device: TorchDevice, loaded: Mapping[Key, GraphProgram], rehearsals: Sequence[Rehearsal[Key]]) -> None:
     """Capture all calls of the rehearsals. The largest bucket comes first, so that its memory serves all others.
 
     All run before the first is captured: the memory of graphs is theirs, so a run beside them would need memory twice.

@@ -14,8 +14,8 @@ import torch
 
 from ...bucketing.shapes import Bucket
 from ..signature import Signature, describe_tensor
-from .device import Device, OutOfMemory
 from .memory_plan import BufferLayout, layout_of
+from .torch_device import OutOfMemory, TorchDevice
 
 Module = Callable[..., Sequence[torch.Tensor]]
 """A program as a function of its inputs; all its tensors are on the device."""
@@ -54,7 +54,7 @@ class GraphProgram:
     It has `chain`. Calls of several threads take turns, because graphs share their memory.
     """
 
-    def __init__(self, device: Device, signature: Signature, module: Module, turn: Lock) -> None:
+    def __init__(self, device: TorchDevice, signature: Signature, module: Module, turn: Lock) -> None:
         """`turn` is held while graphs of this device run; programs that share graph memory share it."""
         self._device, self._signature, self._module, self._turn = device, signature, module, turn
         self._graphs: dict[tuple[tuple[int, ...], ...], _CapturedGraph] = {}

@@ -11,15 +11,15 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from ..interface import LoadError
-from .device import OutOfMemory, Result
 from .kernels.interface import RecurrenceKernel
 from .kernels.nvrtc_kernel import NvrtcKernel, kernel_missing
 
+Result = TypeVar("Result")
 _LOG = logging.getLogger(__name__)
 
 _WARM_UPS = 3
@@ -28,6 +28,10 @@ _BFLOAT16_CUDNN = 91300
 """First release of cuDNN, 9.13, by which torch computes recurrences of bfloat16."""
 _NO_MEMORY = ("out of memory", "_OUT_OF_MEMORY", "_STATUS_ALLOC_FAILED")
 """Words of errors that are no OutOfMemoryError: of the driver, of NVRTC, of cuBLAS and of cuDNN."""
+
+
+class OutOfMemory(RuntimeError):
+    """The memory of the device does not suffice."""
 
 
 def gpu_missing() -> str | None:
@@ -78,7 +82,10 @@ def _own_kernel(device: torch.device) -> RecurrenceKernel | None:
 
 
 class TorchDevice:
-    """A `Device`: one GPU, with a stream and a pool of graph memory."""
+    """One GPU, with a pool of graph memory and a stream: work runs asynchronously, in the order of its enqueuing.
+
+    Each thread has its own current device and stream, so all methods are called in the context of `current`.
+    """
 
     def __init__(self, index: int, *, own_kernel: bool = True) -> None:
         """Use cuDNN for all recurrent layers, unless `own_kernel` is set."""
@@ -98,14 +105,14 @@ class TorchDevice:
             yield
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy on the GPU."""
+        """Return a copy of a CPU tensor on the GPU. Raises `OutOfMemory`: it does not fit."""
         with _memory_errors():
             uploaded = tensor.detach().to(self.torch_device)
         self.stream.synchronize()
         return uploaded
 
     def flatten(self, cell: str, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return copies in one block, in cuDNN's own order: otherwise each call would copy them there."""
+        """Return copies of one layer's weights in one block, in cuDNN's order: else each call would copy them there."""
         import torch.backends.cudnn.rnn
 
         flat = [weight.clone() for weight in weights]
@@ -123,20 +130,29 @@ class TorchDevice:
         return flat
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Return zeros of the GPU."""
+        """Return zeros of the GPU, uint8[nbytes], kept apart from the memory of graphs.
+
+        Raises `OutOfMemory`: they do not fit.
+        """
         with _memory_errors():
             return torch.zeros(nbytes, dtype=torch.uint8, device=self.torch_device)
 
     def pinned(self, nbytes: int) -> torch.Tensor:
-        """Return memory from torch's own pool of pinned blocks, which knows when a copy is done with a block."""
+        """Return page-locked memory of the host, uint8[nbytes], which the GPU copies without waiting.
+
+        It is from torch's own pool of pinned blocks, which knows when a copy is done with a block.
+        """
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueue a copy."""
+        """Enqueue a copy between tensors of the GPU or pinned memory; neither may change before it."""
         target.copy_(source, non_blocking=True)
 
     def warm_up(self, body: Callable[[], Result]) -> tuple[Result, int]:
-        """Run a function some times; returns the result and the bytes of the last run."""
+        """Run a function some times before its capture, and wait; returns the result and the bytes of the last run.
+
+        Raises `OutOfMemory`: its values do not fit.
+        """
         with _memory_errors(), _without_tf32():
             for _ in range(_WARM_UPS - 1):
                 body()
@@ -148,7 +164,13 @@ class TorchDevice:
             return result, torch.cuda.max_memory_allocated(self.torch_device) - before
 
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
-        """Record a function; all graphs take the pool of this device."""
+        """Record the work of a function as a graph in the pool of this device; returns the graph's launch.
+
+        Each launch enqueues the same work on the same memory. Nothing in `body` may wait for the device, and no tensor
+        that it allocates may outlive it.
+
+        Raises `OutOfMemory`: its values do not fit.
+        """
         graph = torch.cuda.CUDAGraph()
         # Other threads of the process may use the GPU during the capture.
         recording = torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local")

@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any
 from weakref import finalize, ref
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from torchserve_neuron_lstm.backends.cuda.device import OutOfMemory
 from torchserve_neuron_lstm.backends.cuda.kernels.interface import RecurrenceKernel
+from torchserve_neuron_lstm.backends.cuda.torch_device import OutOfMemory, Result, TorchDevice
 from torchserve_neuron_lstm.bucketing.padding import storage_ptr
 
-Result = TypeVar("Result")
 _GARBAGE = 0x7F
 """Byte of memory that was not written: near 1e38 as floats, outside of any table as integers."""
 
@@ -76,7 +75,7 @@ class _Rules(TorchDispatchMode):
             raise RuleBroken(f"{func} waits for a value on the device")
 
 
-class GraphDevice:
+class GraphDevice(TorchDevice):
     def __init__(self, nbytes: int = 1 << 40, kernel: RecurrenceKernel | None = None) -> None:
         self.name = "the double of a GPU"
         self.torch_device = torch.device("cpu")

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from model_cases import Case, lowered
 
-from torchserve_neuron_lstm.backends.cuda.device import Device
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
+from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Rehearsal
 from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, torch_dtype
@@ -36,7 +36,7 @@ def _rehearsal(bucket: Bucket, inputs: list[torch.Tensor]) -> Rehearsal[str]:
     return Rehearsal(bucket, lambda programs: programs["sequence"](inputs))
 
 
-def assert_equals_program(device: Device, case: Case, directory: Path) -> None:
+def assert_equals_program(device: TorchDevice, case: Case, directory: Path) -> None:
     """Compile a model, capture it in two buckets, and compare the outputs with those of the program on the CPU."""
     program = lowered(case).program
     exported = program.exported

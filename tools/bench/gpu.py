@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers them
-from torchserve_neuron_lstm.backends.cuda.device import Device
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing, gpu_name
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
@@ -162,7 +161,7 @@ def _measured(case: Case, rounds: int) -> Iterator[Row]:
 
 
 def compare(
-    case: Case, folder: Path, device: Callable[..., Device], torch_device: torch.device
+    case: Case, folder: Path, device: Callable[..., TorchDevice], torch_device: torch.device
 ) -> tuple[dict[str, Contestant], dict[str, str], dict[str, float]]:
     """Run all contestants of a case once; `device(0, own_kernel=...)` makes the engine's device.
 
@@ -171,7 +170,7 @@ def compare(
 
     def engine(name: str, precision: Precision = "float32", *, own_kernel: bool = True) -> Contestant:
         made = device(0, own_kernel=own_kernel)
-        if own_kernel and isinstance(made, TorchDevice) and made.kernel is None:
+        if own_kernel and made.kernel is None:
             raise NotRun("the kernel for recurrent layers cannot run on this GPU")
         return _engine(case, made, folder / name, precision)
 
@@ -209,7 +208,7 @@ def compare(
     return made, reasons, errors
 
 
-def _engine(case: Case, device: Device, folder: Path, precision: Precision) -> Contestant:
+def _engine(case: Case, device: TorchDevice, folder: Path, precision: Precision) -> Contestant:
     """Return the engine `cuda`, with its graph captured."""
     folder.mkdir()
     inputs, program = draw_inputs(case), _exported(case)

@@ -12,9 +12,13 @@ import pytest
 import torch
 import torch.backends.cudnn.rnn
 
-from torchserve_neuron_lstm.backends.cuda.device import OutOfMemory
 from torchserve_neuron_lstm.backends.cuda.kernels.interface import KernelError
-from torchserve_neuron_lstm.backends.cuda.torch_device import _memory_errors, _without_collections, _without_tf32
+from torchserve_neuron_lstm.backends.cuda.torch_device import (
+    OutOfMemory,
+    _memory_errors,
+    _without_collections,
+    _without_tf32,
+)
 
 BACKENDS: Any = torch.backends
 SETTINGS = (BACKENDS.cuda.matmul, BACKENDS.cudnn.conv, BACKENDS.cudnn.rnn)
