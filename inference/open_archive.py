@@ -5,7 +5,6 @@ The code is that of the installed package. The copy of it in the archive is neve
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import sys
@@ -25,9 +24,7 @@ import torch
 from typing_extensions import Self
 
 from ..bucketing.execute import Tensors
-from ..bucketing.planner import tabulate_selector
 from ..bucketing.shapes import TensorSpec
-from ..config.manifest import Manifest
 from ..handlers.description import describe
 from ..handlers.formats import Codec, load_codec, make_codec
 from ..handlers.formats.raw_request import RawRequest
@@ -63,7 +60,7 @@ def open_archive(archive: str | Path, threads: int | None = None, name: str | No
     try:
         reader = ArchiveReader(Path(archive))
         directory = stack.enter_context(reader.checked()).resolve()
-        loaded = load_archive(directory, threads, _selected_lengths, importing=isolated_modules)
+        loaded = load_archive(directory, threads, importing=isolated_modules)
         return OpenArchive(loaded, directory, name or _model_name(reader), stack)
     except BaseException as error:
         stack.close()
@@ -237,21 +234,6 @@ def _model_name(reader: ArchiveReader) -> str:
         return reader.model_name()
     except ArchiveError:
         return reader.path.stem
-
-
-def _selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:
-    """Call the user's bucket selector, without a trace in this process.
-
-    Raises `RuntimeError`: it is missing, or its return value is not valid.
-    """
-    if manifest.kernel is None:
-        return None
-    module, _, name = manifest.kernel.partition(":")
-    with isolated_modules(directory):
-        try:
-            return tabulate_selector(getattr(importlib.import_module(module), name), manifest.grid.lengths)
-        except Exception as error:
-            raise RuntimeError(f"kernel {manifest.kernel}: {type(error).__name__}: {error}") from error
 
 
 def make_service(loaded: LoadedArchive, codec: Codec, sessions: SessionSource | None = None) -> Service:

@@ -44,9 +44,6 @@ _LONGEST_CAUSE = 300  # characters of an engine's error
 _MOST_PLANS = 4096
 """Plans of single sequences that are kept, one for each length."""
 
-SelectLengths = Callable[[Manifest, Path], Optional[tuple[int, ...]]]
-"""The bucket length of 1, 2, 3, ... timesteps that an archive's selector returns; None without one."""
-
 
 class ServedModel(Protocol):
     """The interface of a `LoadedArchive` that requests and verification use."""
@@ -171,18 +168,14 @@ class LoadedArchive:
 
 
 def load_archive(
-    directory: Path,
-    threads: int | None = None,
-    select: SelectLengths = selected_lengths,
-    device: str | None = None,
-    importing: Importing = own_modules,
+    directory: Path, threads: int | None = None, device: str | None = None, importing: Importing = own_modules
 ) -> LoadedArchive:
     """Load and warm every program of the archive unpacked in `directory`.
 
     `threads` is the number that each program may use; None: the manifest's, or else one for each available core; one in
     a fork that has lost its parent's threads.
-    `select` calls the user's bucket selector. `device` is the one that a server gives, such as cuda:1; the manifest's
-    own comes before it. `importing` lets the files of a model be imported that answers by its own code.
+    `device` is the one that a server gives, such as cuda:1; the manifest's own comes before it. `importing` lets the
+    user's bucket selector be imported, and the files of a model that answers by its own code.
 
     Whoever unpacked the archive has compared its files with their list.
 
@@ -203,7 +196,7 @@ def load_archive(
     own = _load_own_model(directory, manifest, threads, weights, importing)
     archive = LoadedArchive(
         manifest=manifest,
-        planner=planner_from_manifest(manifest, select(manifest, directory)),
+        planner=planner_from_manifest(manifest, selected_lengths(manifest, directory, importing)),
         threads=threads,
         programs=_load_programs(directory, manifest, threads, weights)
         if own is None or manifest.model is None

@@ -57,7 +57,7 @@ def modules_of(directory: Path) -> list[ModuleType]:
 def import_reference(reference: str, directory: Path) -> Any:
     """Import the object that `reference` ("module:name") names, from a file in `directory`.
 
-    The caller has entered `working_directory`.
+    The caller has entered a context of `Importing`.
 
     Raises `ImportError`, `AttributeError`: the module or the object is missing; or whatever the file raises.
     """
@@ -126,19 +126,25 @@ def _is_of_other_archive(module: ModuleType, directory: Path) -> bool:
     return folder != directory.resolve() and (folder / FILE_NAME).is_file()
 
 
-def selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:
+def selected_lengths(
+    manifest: Manifest, directory: Path, importing: Importing = working_directory
+) -> tuple[int, ...] | None:
     """Return the bucket lengths that the user's selector in `directory` returns; None without one.
 
     They are those of 1, 2, 3, ... timesteps.
 
     Raises `RuntimeError`: the function is missing, or its return value is not valid; with the cause.
     """
-    return None if manifest.kernel is None else load_bucket_selector(manifest.kernel, manifest.grid.lengths, directory)
+    if manifest.kernel is None:
+        return None
+    return load_bucket_selector(manifest.kernel, manifest.grid.lengths, directory, importing)
 
 
-def load_bucket_selector(reference: str, lengths: tuple[int, ...], directory: Path) -> tuple[int, ...]:
+def load_bucket_selector(
+    reference: str, lengths: tuple[int, ...], directory: Path, importing: Importing = working_directory
+) -> tuple[int, ...]:
     """Tabulate the selector of this name for the lengths of a grid. Raises `RuntimeError`: as `selected_lengths`."""
-    with working_directory(directory):
+    with importing(directory):
         try:
             choose = import_reference(reference, directory)
         except Exception as error:
