@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -41,6 +41,26 @@ async def begun(engine: Engine) -> None:
     assert await asyncio.to_thread(engine.begun.wait, 20)
 
 
+Scenario = Callable[[Engine, BatchQueue], Coroutine[None, None, None]]
+
+
+def with_queue(
+    most: int = 8, most_waiting: int | None = 100, failure: BaseException | None = None
+) -> Callable[[Scenario], Callable[[], None]]:
+    """Run a test with an engine and a queue before it, which is closed in the end."""
+
+    def decorated(scenario: Scenario) -> Callable[[], None]:
+        async def run() -> None:
+            engine = Engine(failure)
+            queue = BatchQueue(engine.handle, most, most_waiting=most_waiting)
+            await scenario(engine, queue)
+            await queue.close()
+
+        return lambda: asyncio.run(run())
+
+    return decorated
+
+
 async def waiting(
     engine: Engine, queue: BatchQueue, numbers: Iterable[int], first: int = 0
 ) -> list[asyncio.Task[RawResponse]]:
@@ -69,121 +89,80 @@ def test_each_request_gets_its_own_response_in_batches_within_the_bound(numbers:
     assert all(len(batch) <= most for batch in engine.batches)
 
 
-def test_what_came_during_a_batch_is_the_next_batch() -> None:
+@with_queue()
+async def test_what_came_during_a_batch_is_the_next_batch(engine: Engine, queue: BatchQueue) -> None:
     """The first request is computed at once, and alone: no timer is waited for."""
-    engine = Engine()
-
-    async def ask() -> None:
-        queue = BatchQueue(engine.handle, 8, most_waiting=100)
-        tasks = await waiting(engine, queue, (1, 2, 3))
-        engine.go.set()
-        await asyncio.gather(*tasks)
-        await queue.close()
-
-    asyncio.run(ask())
-
+    tasks = await waiting(engine, queue, (1, 2, 3))
+    engine.go.set()
+    await asyncio.gather(*tasks)
+    await queue.close()
     assert engine.batches == [[b"0"], [b"1", b"2", b"3"]]
 
 
-def test_a_request_whose_client_left_is_not_computed() -> None:
-    engine = Engine()
-
-    async def ask() -> None:
-        queue = BatchQueue(engine.handle, 8, most_waiting=100)
-        tasks = await waiting(engine, queue, (1, 2))
-        tasks[1].cancel()
-        engine.go.set()
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        await queue.close()
-        assert isinstance(answers[1], asyncio.CancelledError)
-        assert answers[2] == RawResponse(200, b"2")
-
-    asyncio.run(ask())
-
+@with_queue()
+async def test_a_request_whose_client_left_is_not_computed(engine: Engine, queue: BatchQueue) -> None:
+    tasks = await waiting(engine, queue, (1, 2))
+    tasks[1].cancel()
+    engine.go.set()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(answers[1], asyncio.CancelledError)
+    assert answers[2] == RawResponse(200, b"2")
+    await queue.close()
     assert engine.batches == [[b"0"], [b"2"]]
 
 
-def test_beyond_the_bound_of_waiting_requests_one_is_refused_at_once() -> None:
-    engine = Engine()
-
-    async def ask() -> None:
-        queue = BatchQueue(engine.handle, 8, most_waiting=2)
-        tasks = await waiting(engine, queue, (1, 2))
-        with pytest.raises(QueueFullError):
-            await queue.respond(request(3))
-        engine.go.set()
-        assert [response.body for response in await asyncio.gather(*tasks)] == [b"0", b"1", b"2"]
-        await queue.close()
-
-    asyncio.run(ask())
+@with_queue(most_waiting=2)
+async def test_beyond_the_bound_of_waiting_requests_one_is_refused_at_once(engine: Engine, queue: BatchQueue) -> None:
+    tasks = await waiting(engine, queue, (1, 2))
+    with pytest.raises(QueueFullError):
+        await queue.respond(request(3))
+    engine.go.set()
+    assert [response.body for response in await asyncio.gather(*tasks)] == [b"0", b"1", b"2"]
 
 
-def test_a_request_whose_caller_has_gone_away_takes_no_place() -> None:
-    engine = Engine()
-
-    async def ask() -> None:
-        queue = BatchQueue(engine.handle, 8, most_waiting=2)
-        first, *gone = await waiting(engine, queue, (1, 2))
-        for task in gone:
-            task.cancel()
-        await asyncio.sleep(0)
-        last = asyncio.create_task(queue.respond(request(3)))
-        await asyncio.sleep(0)
-        engine.go.set()
-        assert [response.body for response in await asyncio.gather(first, last)] == [b"0", b"3"]
-        await queue.close()
-
-    asyncio.run(ask())
+@with_queue(most_waiting=2)
+async def test_a_request_whose_caller_has_gone_away_takes_no_place(engine: Engine, queue: BatchQueue) -> None:
+    first, *gone = await waiting(engine, queue, (1, 2))
+    for task in gone:
+        task.cancel()
+    await asyncio.sleep(0)
+    last = asyncio.create_task(queue.respond(request(3)))
+    await asyncio.sleep(0)
+    engine.go.set()
+    assert [response.body for response in await asyncio.gather(first, last)] == [b"0", b"3"]
+    await queue.close()
     assert engine.batches == [[b"0"], [b"3"]]
 
 
-def test_without_a_bound_all_requests_wait() -> None:
+@with_queue(most_waiting=None)
+async def test_without_a_bound_all_requests_wait(engine: Engine, queue: BatchQueue) -> None:
     """For a server that limits them itself."""
-    engine = Engine()
-
-    async def ask() -> None:
-        queue = BatchQueue(engine.handle, 8, most_waiting=None)
-        tasks = await waiting(engine, queue, range(1, 100))
-        engine.go.set()
-        assert {response.status for response in await asyncio.gather(*tasks)} == {200}
-        await queue.close()
-
-    asyncio.run(ask())
+    tasks = await waiting(engine, queue, range(1, 100))
+    engine.go.set()
+    assert {response.status for response in await asyncio.gather(*tasks)} == {200}
 
 
-def test_a_batch_that_fails_fails_for_its_requests_alone() -> None:
-    engine = Engine()
-
-    async def ask() -> None:
-        queue = BatchQueue(engine.handle, 8, most_waiting=100)
-        with pytest.raises(ValueError, match="a batch fails"):
-            await queue.respond(request(-1))
-        assert await queue.respond(request(5)) == RawResponse(200, b"5")
-        await queue.close()
-
-    asyncio.run(ask())
+@with_queue()
+async def test_a_batch_that_fails_fails_for_its_requests_alone(engine: Engine, queue: BatchQueue) -> None:
+    with pytest.raises(ValueError, match="a batch fails"):
+        await queue.respond(request(-1))
+    assert await queue.respond(request(5)) == RawResponse(200, b"5")
 
 
 class PanicException(BaseException):
     """An error as extensions written in Rust raise it."""
 
 
-def test_an_error_that_is_no_exception_is_told_to_all_that_wait() -> None:
-    engine = Engine(PanicException())
-
-    async def ask() -> None:
-        queue = BatchQueue(engine.handle, 8, most_waiting=100)
-        tasks = await waiting(engine, queue, (1,), first=-1)
-        engine.go.set()
-        done, _ = await asyncio.wait(tasks, timeout=20)
-        assert [str(task.exception()) for task in tasks if task in done] == [
-            "the batch was given up: PanicException",
-            "the batch was given up: PanicException",
-        ]
-        assert await asyncio.wait_for(queue.respond(request(2)), 20) == RawResponse(200, b"2")
-        await queue.close()
-
-    asyncio.run(ask())
+@with_queue(failure=PanicException())
+async def test_an_error_that_is_no_exception_is_told_to_all_that_wait(engine: Engine, queue: BatchQueue) -> None:
+    tasks = await waiting(engine, queue, (1,), first=-1)
+    engine.go.set()
+    done, _ = await asyncio.wait(tasks, timeout=20)
+    assert [str(task.exception()) for task in tasks if task in done] == [
+        "the batch was given up: PanicException",
+        "the batch was given up: PanicException",
+    ]
+    assert await asyncio.wait_for(queue.respond(request(2)), 20) == RawResponse(200, b"2")
 
 
 def test_an_engine_that_returns_too_few_responses_fails_for_its_requests_alone() -> None:
