@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_machine import Machine
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import MARGIN, candidate_engines, fastest, total_ms
@@ -68,31 +68,16 @@ def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
     ]
 
 
-class Machine:
-    """Simulated seconds, which pass only during calls; other work makes a call longer by a ratio."""
-
-    def __init__(self, slowdown: Callable[[str, float], float] = lambda name, now: 1.0) -> None:
-        self.now = 0.0
-        self.calls: list[str] = []
-        self.slowdown = slowdown
-
-    def call(self, name: str, milliseconds: float) -> Callable[[], None]:
-        def run() -> None:
-            self.calls.append(name)
-            self.now += milliseconds * self.slowdown(name, self.now) / 1000
-
-        return run
-
-    def compare(self, **milliseconds: float) -> str:
-        calls = {name: self.call(name, ms) for name, ms in milliseconds.items()}
-        return fastest(total_ms([calls], lambda: self.now))
+def compare(machine: Machine, **milliseconds: float) -> str:
+    calls = {name: machine.costing(name, ms) for name, ms in milliseconds.items()}
+    return fastest(total_ms([calls], machine))
 
 
 def test_engines_take_turns_in_both_orders() -> None:
     machine = Machine()
 
-    assert machine.compare(a=30, b=30, c=30) == "a"
-    assert "".join(machine.calls) == "aabbccccbbaa" * 2 + "aabbcc"
+    assert compare(machine, a=30, b=30, c=30) == "a"
+    assert "".join(machine.ran) == "aabbccccbbaa" * 2 + "aabbcc"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -107,8 +92,8 @@ def test_other_work_on_all_cores_does_not_decide_by_short_calls(seed: int) -> No
     def slowdown(name: str, _: float) -> float:
         return chance.uniform(1.0, 1.1) if chance.random() < 0.2 else chance.uniform(*most[name])
 
-    assert Machine().compare(native=0.4, other=1.0) == "native"
-    assert Machine(slowdown).compare(native=0.4, other=1.0) == "native"
+    assert compare(Machine(), native=0.4, other=1.0) == "native"
+    assert compare(Machine(slowdown), native=0.4, other=1.0) == "native"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -118,31 +103,31 @@ def test_other_work_on_all_cores_does_not_decide_by_long_calls(seed: int) -> Non
     def slowdown(*_: object) -> float:
         return chance.uniform(3.0, 8.0)
 
-    assert Machine().compare(native=60, other=30) == "other"
-    assert Machine(slowdown).compare(native=60, other=30) == "other"
+    assert compare(Machine(), native=60, other=30) == "other"
+    assert compare(Machine(slowdown), native=60, other=30) == "other"
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0.0, 0.3), (0.1, 0.6), (0.25, 99.0)])
 def test_work_that_begins_or_ends_meanwhile_does_not_decide(begin: float, end: float) -> None:
     machine = Machine(lambda _, now: 5.0 if begin <= now < end else 1.0)
 
-    assert machine.compare(slow=12, fast=10) == "fast"
+    assert compare(machine, slow=12, fast=10) == "fast"
 
 
 def test_rounds_end_at_the_limit() -> None:
     machine = Machine(lambda _, now: 1 + 3 * now)
-    machine.compare(a=100, b=100)
+    compare(machine, a=100, b=100)
 
-    assert machine.calls.count("a") == machine.calls.count("b") == 2 * 6  # one more round passes the limit
+    assert machine.ran.count("a") == machine.ran.count("b") == 2 * 6  # one more round passes the limit
 
 
 def test_a_batch_whose_times_are_settled_is_not_repeated_with_the_others() -> None:
     machine = Machine(lambda name, now: 5.0 if name == "long" and now < 1 else 1.0)
-    totals = total_ms([{"a": machine.call("short", 2)}, {"a": machine.call("long", 50)}], lambda: machine.now)
+    totals = total_ms([{"a": machine.costing("short", 2)}, {"a": machine.costing("long", 50)}], machine)
 
     assert totals["a"] == pytest.approx(52)
-    assert machine.calls.count("short") == 2 * 5
-    assert machine.calls.count("long") > 2 * 5
+    assert machine.ran.count("short") == 2 * 5
+    assert machine.ran.count("long") > 2 * 5
 
 
 TIMES = st.lists(st.floats(0.1, 100), min_size=1, max_size=4)

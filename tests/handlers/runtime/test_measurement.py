@@ -3,38 +3,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from simulated_machine import Machine
 
 from torchserve_neuron_lstm.handlers.runtime.measurement import Effort, measure, spread
 
 MS = {"a": 0.5, "b": 2.0}
 SYNCHRONIZING = 20.0
 """Ratio of a call's time while one of its threads has no core: the others wait for it at every step."""
-
-
-class Machine:
-    """Simulated seconds, which pass only during calls; other work takes a core at some times."""
-
-    def __init__(self, is_busy: Callable[[float], bool] = lambda now: False) -> None:
-        self.is_busy = is_busy
-        self.now = 0.0
-        self.ran = ""
-
-    def __call__(self) -> float:
-        return self.now
-
-    def costing(self, name: str, *milliseconds: float) -> Callable[[], None]:
-        """A call that takes each of the times in turn, and then the last one; longer without its cores."""
-        times = list(milliseconds)
-
-        def call() -> None:
-            self.ran += name
-            self.now += (
-                (times.pop(0) if len(times) > 1 else times[0])
-                * (SYNCHRONIZING if self.is_busy(self.now) else 1.0)
-                / 1000
-            )
-
-        return call
 
 
 def measured(machine: Machine) -> dict[str, tuple[float, ...]]:
@@ -58,7 +33,7 @@ def test_the_calls_take_turns() -> None:
     calls = {name: machine.costing(name, 1) for name in "ab"}
     measure(calls, Effort(budget_ms=4, turn_ms=2), machine)
 
-    assert machine.ran == "aaabbb" + "bbaa" + "aabb"  # the first call of each is not timed
+    assert "".join(machine.ran) == "aaabbb" + "bbaa" + "aabb"  # the first call of each is not timed
 
 
 def test_a_slow_call_is_measured_three_times_and_a_fast_one_within_the_budget() -> None:
@@ -87,7 +62,7 @@ def test_a_quiet_machine_is_believed_at_once() -> None:
     ],
 )
 def test_other_work_for_a_while_is_waited_out(is_busy: Callable[[float], bool]) -> None:
-    assert shortest(measured(Machine(is_busy))) == MS
+    assert shortest(measured(Machine(lambda _, now: SYNCHRONIZING if is_busy(now) else 1.0))) == MS
 
 
 def test_rounds_of_calls_that_never_agree_are_bounded_and_their_spread_is_told() -> None:
