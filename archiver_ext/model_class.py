@@ -15,6 +15,7 @@ import torch
 
 from ..config.strict import closest_key
 from ..lowering.exporter.model_attributes import module_file
+from .archive.carried_files import reachable
 from .errors import PackagingError
 
 Tell = Callable[[str], None]
@@ -111,7 +112,7 @@ def outermost_class(source: str, served: Mapping[str, bool]) -> str | None:
     >>> outermost_class("class A: ...\nclass B(A): ...", {"A": True, "B": True})
     """
     uses = {name: used for statement in ast.parse(source).body for name, used in _uses(statement, served)}
-    reached = {name: _reached(name, uses) for name in served}
+    reached = {name: reachable(uses.get(name, ()), lambda used: uses.get(used, ())) for name in served}
     whole = [name for name in served if reached[name] >= served.keys() - {name}]
     found = [name for name in whole if not any(name in reached[other] for other in served if other != name)]
     return found[0] if len(found) == 1 else None
@@ -135,17 +136,6 @@ def _uses(statement: ast.stmt, served: Mapping[str, bool]) -> Iterator[tuple[str
 def _names(nodes: Iterable[ast.AST]) -> set[str]:
     walked = (inner for node in nodes for inner in ast.walk(node))
     return {node.id for node in walked if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-
-
-def _reached(name: str, uses: Mapping[str, set[str]]) -> set[str]:
-    """All names that are used from one, directly and through others."""
-    found: set[str] = set()
-    pending = [name]
-    while pending:
-        new = uses.get(pending.pop(), set()) - found
-        found |= new
-        pending += new
-    return found
 
 
 @contextmanager

@@ -7,12 +7,15 @@ serving imports otherwise are the start points.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 from ...backends.registry import ENGINES
 from .layout import package_directory
+
+Node = TypeVar("Node", bound=Hashable)
 
 _HANDLER = ("handlers/neuron_lstm.py", "handlers/torchserve.py", "handlers/runtime/checked_modules.py")
 _CPU_SEGMENTS = ("backends/eager.py",)
@@ -67,14 +70,18 @@ def carried_files(
 
 def imported_files(package: Path, start: Iterable[Path]) -> set[Path]:
     """Return the files that are imported from `start` at the tops of files, directly or not, and those themselves."""
-    files: set[Path] = set()
-    pending = list(start)
+    return reachable(start, partial(_imports, package))
+
+
+def reachable(start: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """Return what is reached from `start` in any number of steps, and that itself."""
+    reached: set[Node] = set()
+    pending = [*start]
     while pending:
-        file = pending.pop()
-        if file not in files:
-            files.add(file)
-            pending += _imports(package, file)
-    return files
+        if (node := pending.pop()) not in reached:
+            reached.add(node)
+            pending += following(node)
+    return reached
 
 
 @cache

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,9 +18,9 @@ from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..evaluation.manifest_builder import BuildInput
 from ..evaluation.reference import ReferenceRequest
-from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
+from .described import describe_own_model, forget_modules, non_persistent_buffers
 from .imports import reached_files
-from .trial import Trial, lengths_to_answer, try_model
+from .trial import lengths_to_answer, try_described
 
 _MOST_SHORT = 8
 """Numbers of timesteps below those of the programs that are tried."""
@@ -47,7 +46,7 @@ def prepare_shadow(
         description = describe_own_model(model, model_file, config, "answers are compared with it (`shadow`)")
         _check_files(description, model_file, config)
         lengths = lengths_to_answer(config, shortest_length(model, config))
-        described, trial = _tried(build, model, description, lengths)
+        described, trial = try_described(build, description, non_persistent_buffers(model), lengths)
         if trial.draws:
             raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")  # noqa: TRY301 - it is told as the others
     except PackagingError as error:
@@ -70,7 +69,7 @@ def prepare_short(
     reason = f"its programs take {program.shortest} timesteps or more"
     description = describe_own_model(model, model_file, build.config, reason)
     lengths = range(shortest, program.shortest)[:_MOST_SHORT]
-    described, trial = _tried(build, model, description, lengths)
+    described, trial = try_described(build, description, non_persistent_buffers(model), lengths)
     for outputs in trial.answers:
         if len(outputs) != len(program.outputs):
             raise PackagingError(f"the model returns {len(outputs)} tensors for them, not {len(program.outputs)}")
@@ -80,17 +79,6 @@ def prepare_short(
         except RuntimeError as error:
             raise PackagingError(str(error)) from error
     return ShortSequences(shortest, described)
-
-
-def _tried(
-    build: BuildInput, model: torch.nn.Module, description: OwnModel, lengths: Sequence[int]
-) -> tuple[OwnModel, Trial]:
-    make = partial(make_program, build, description, non_persistent_buffers(model))
-    trial = try_model(make, description.name, build.config, lengths)
-    described = replace(
-        description, draws=trial.draws, answers_padding=trial.answers_padding, rewritten=trial.rewritten
-    )
-    return described, trial
 
 
 def _check_files(description: OwnModel, model_file: Path, config: ServingConfig) -> None:

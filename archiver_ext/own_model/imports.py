@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...config.manifest import RequiredPackage
 from ...config.own_model import OwnModel
+from ..archive.carried_files import reachable
 
 
 def imported_by(tree: Path, model: OwnModel | None) -> tuple[RequiredPackage, ...]:
@@ -55,14 +56,7 @@ def imports_late(file: Path) -> bool:
 
 def reached_files(file: Path) -> set[Path]:
     """Return the user's files that are imported from one, directly or not, and that one."""
-    reached: set[Path] = set()
-    pending = [file]
-    while pending:
-        path = pending.pop()
-        if path not in reached:
-            reached.add(path)
-            pending += [own for name in _imports(path) for own in _own_files(file.parent, name)]
-    return reached
+    return reachable([file], lambda path: [own for name in _imports(path) for own in _own_files(file.parent, name)])
 
 
 def _imports(path: Path) -> Iterator[str]:

@@ -40,7 +40,7 @@ from ..evaluation.trials import write_constants
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import imported_by
 from .learned_outputs import learned_outputs
-from .trial import EagerFailure, Trial, answer, batch_of, equal, lengths_to_answer, try_model
+from .trial import EagerFailure, Trial, answer, batch_of, equal, lengths_to_answer, try_described
 
 ENGINE = "eager"
 """The engine that an archive names: torch runs the model operator by operator."""
@@ -83,17 +83,13 @@ def package_own_model(
         raise _both(refusal, reason, error) from error
     constants = {} if description.module is None else non_persistent_buffers(model)
     write_constants(build.tree, constants)
-    make = partial(make_program, build, description, constants)
-    name = description.name if config.model.method is None else f"{description.name}.{config.model.method}"
     try:
-        trial = try_model(make, name, config, lengths_to_answer(config, shortest := shortest_length(model, config)))
+        lengths = lengths_to_answer(config, shortest := shortest_length(model, config))
+        described, trial = try_described(build, description, constants, lengths)
     except EagerFailure as failure:
         if isinstance(refusal, (InputsDoNotFit, FailsEagerly)):
             raise refusal from failure
         raise
-    described = replace(
-        description, draws=trial.draws, answers_padding=trial.answers_padding, rewritten=trial.rewritten
-    )
     native = _with_native_layers(build, described, trial, constants)
     described, trial = native or (described, trial)
     carried = carried_files(ENGINE, own_model=True, native_layers=native is not None)

@@ -6,9 +6,10 @@ import inspect
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,14 +17,17 @@ import torch
 
 from ...backends.signature import dtype_name
 from ...bucketing.padding import padding_tensor, torch_dtype
+from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig
 from ...handlers.runtime.kept_state import bits_of
 from ...handlers.runtime.own_model import OwnProgram
 from ...lowering.errors import explain_torch_error, format_source_line, is_user_file, raising_line, source_suffix
 from ..commands.infer_inputs import watched_lookups
 from ..errors import PackagingError
+from ..evaluation.manifest_builder import BuildInput
 from ..evaluation.reference import ReferenceRequest, as_batch
 from ..evaluation.verification_cases import draw_inputs
+from .described import make_program
 from .learned_outputs import Answer, Observed
 
 _SCALES = (1.0, 0.01, 30.0, 300.0)
@@ -73,6 +77,17 @@ def _observed(place: str, tensor: torch.Tensor) -> Observed:
     unknown = tensor.numel() == 0 and tensor.dim() == 1
     dtype = str(tensor.dtype).removeprefix("torch.") if tensor.is_complex() else dtype_name(tensor)
     return Observed(place, "" if unknown else dtype, tuple(tensor.shape))
+
+
+def try_described(
+    build: BuildInput, description: OwnModel, constants: Mapping[str, torch.Tensor], lengths: Sequence[int]
+) -> tuple[OwnModel, Trial]:
+    """Try the model of a description, as `try_model` does; returns the description with what was found out too."""
+    method = build.config.model.method
+    name = description.name if method is None else f"{description.name}.{method}"
+    trial = try_model(partial(make_program, build, description, constants), name, build.config, lengths)
+    padding = trial.answers_padding
+    return replace(description, draws=trial.draws, answers_padding=padding, rewritten=trial.rewritten), trial
 
 
 def try_model(make: MakeProgram, name: str, config: ServingConfig, to_answer: Sequence[int]) -> Trial:

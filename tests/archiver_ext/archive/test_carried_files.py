@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -55,19 +56,29 @@ OWN_CODE = {"own_model": "own_model", "native_layers": "native_layers", "shadow"
 """Modules of `handlers/runtime` from which the model's own code is served, by the argument that asks for them."""
 
 
+def write_package(folder: Path, files: Iterable[Path], *modules: str) -> None:
+    """Copy files of the package to a folder, with the names of modules that are to be imported from there."""
+    package = folder / "torchserve_neuron_lstm"
+    for file in files:
+        (package / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(package_directory() / file, package / file)
+    names = ("handlers.torchserve", *modules)
+    (folder / "modules").write_text("\n".join(f"torchserve_neuron_lstm.{name}" for name in names))
+
+
+def assert_imported(folders: Path) -> None:
+    """Import the modules of each folder there."""
+    each = sorted(map(str, folders.iterdir()))
+    done = subprocess.run([sys.executable, "-c", IMPORTS, *each], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_models_own_code_can_be_served_from_the_carried_files(tmp_path: Path) -> None:
     for asked, module in OWN_CODE.items():
-        package = tmp_path / asked / "torchserve_neuron_lstm"
-        for file in carried_files("eager", **{asked: True}):  # type: ignore[arg-type]  # one of the flags
-            (package / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(package_directory() / file, package / file)
-        names = ["handlers.torchserve", f"handlers.runtime.{module}"]
-        (tmp_path / asked / "modules").write_text("\n".join(f"torchserve_neuron_lstm.{name}" for name in names))
+        files = carried_files("eager", **{asked: True})  # type: ignore[arg-type]  # one of the flags
+        write_package(tmp_path / asked, files, f"handlers.runtime.{module}")
 
-    folders = sorted(map(str, tmp_path.iterdir()))
-    done = subprocess.run([sys.executable, "-c", IMPORTS, *folders], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
+    assert_imported(tmp_path)
     assert not any("shadow" in file or "own_model.py" in file.rpartition("/")[2] for file in names_of_handlers("eager"))
 
 
@@ -78,19 +89,11 @@ def names_of_handlers(engine: str) -> set[str]:
 @pytest.mark.ci
 def test_what_serving_starts_from_can_be_imported_from_the_carried_files(tmp_path: Path) -> None:
     for engine, store in [*((engine, None) for engine in registry.ENGINES), *(("eager", store) for store in STORES)]:
-        folder = tmp_path / f"{engine}_{store}"
-        package = folder / "torchserve_neuron_lstm"
-        for file in carried_files(engine, store=store):
-            (package / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(package_directory() / file, package / file)
         start = [file.removesuffix(".py").replace("/", ".") for file in STORES.get(store or "", ())]
-        modules = ["handlers.torchserve", f"backends.{registry.ENGINES[engine].module}", *start]
-        (folder / "modules").write_text("\n".join(f"torchserve_neuron_lstm.{name}" for name in modules))
+        modules = f"backends.{registry.ENGINES[engine].module}", *start
+        write_package(tmp_path / f"{engine}_{store}", carried_files(engine, store=store), *modules)
 
-    folders = sorted(map(str, tmp_path.iterdir()))
-    done = subprocess.run([sys.executable, "-c", IMPORTS, *folders], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
+    assert_imported(tmp_path)
 
 
 @pytest.mark.parametrize("name", registry.ENGINES)
