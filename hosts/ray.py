@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from ..bucketing.shapes import BucketGrid
 from ..handlers.metrics import METRICS, BatchMetrics, Metric
 from ..inference.reader import ArchiveReader
 from .grpc.grpc_server import answer
+from .grpc.methods import METHODS
 from .rest import not_ready, respond
 from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
 from .shared_sessions import check_shared_sessions
@@ -57,30 +58,6 @@ class _GrpcMethods:
 
     _served: dict[str, ServedArchive]
 
-    async def ServerLive(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the protocol's name
-        """Answer that the server is live."""
-        return await self._call("ServerLive", request, grpc_context)
-
-    async def ServerReady(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
-        """Answer whether all models are ready."""
-        return await self._call("ServerReady", request, grpc_context)
-
-    async def ModelReady(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
-        """Answer whether a model is ready."""
-        return await self._call("ModelReady", request, grpc_context)
-
-    async def ServerMetadata(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
-        """Describe the server."""
-        return await self._call("ServerMetadata", request, grpc_context)
-
-    async def ModelMetadata(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
-        """Describe a model."""
-        return await self._call("ModelMetadata", request, grpc_context)
-
-    async def ModelInfer(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
-        """Answer an inference request."""
-        return await self._call("ModelInfer", request, grpc_context)
-
     async def _call(self, method: str, request: bytes, context: RayServegRPCContext) -> _MessageBytes:
         found = await answer(method, request, context.invocation_metadata(), self._served)
         if found.code != "OK":
@@ -88,6 +65,20 @@ class _GrpcMethods:
             context.set_details(found.details)
             context.set_trailing_metadata([*found.trailing])
         return _MessageBytes(found.message)
+
+
+def _method(name: str) -> Callable[..., Awaitable[_MessageBytes]]:
+    """Make a method of the protocol. Ray gives the context to a parameter that is named `grpc_context`."""
+
+    async def method(self: _GrpcMethods, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:
+        return await self._call(name, request, grpc_context)
+
+    method.__name__ = name  # Ray tells it in its log
+    return method
+
+
+for _name in METHODS:
+    setattr(_GrpcMethods, _name, _method(_name))
 
 
 class Arguments(BaseModel):
