@@ -197,9 +197,6 @@ def _timestep_outputs(x: Node) -> _TimestepOutputs | None:
     return _TimestepOutputs(others[0], time_major)
 
 
-_aten = torch.ops.aten
-
-
 def simplify(graph: Graph) -> None:
     """Remove calls without an effect, and changes of dimensions that are undone after a linear layer."""
     for node in _calls(graph, _aten._assert_tensor_metadata.default):  # the signature checks dtypes already
