@@ -32,6 +32,7 @@ from .rules import each_row, rule_for_spectra, rule_of
 from .sizes import SizeExpr, evaluate, expression, in_python, is_ragged, never_falls, written
 from .spectrum_rules import NO_CONVOLUTION, Spectrum
 from .value import Batch, Call, NoRule, Value, moved
+from .zero_signs import check_choice, hides, sign_sensitive
 
 
 class RaggedRun(torch.fx.Interpreter):
@@ -50,6 +51,9 @@ class RaggedRun(torch.fx.Interpreter):
         super().__init__(module)
         self.extra_traceback = False
         self._inputs, self._tensors, self._batch = inputs, tensors, batch
+        self._sign_sensitive, self._sign_read = (
+            sign_sensitive(module.graph, divisions, not inputs) for divisions in (True, False)
+        )
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run a node. Raises `LoweringError`: the operator has no rule for these arguments; names the user's line."""
@@ -114,7 +118,10 @@ class RaggedRun(torch.fx.Interpreter):
         sizes = tuple(_sizes(result) for result in results)
         dtypes = tuple(result.dtype for result in results)
         read = frozenset(user.args[1] for user in n.users if user.target is operator.getitem)
-        call = Call(n.target, self._arguments(n), sizes, dtypes, read)  # type: ignore[arg-type]  # an operator
+        sensitive = n in self._sign_sensitive and dtypes[0].is_floating_point and not all(map(hides, n.all_input_nodes))
+        call = Call(n.target, self._arguments(n), sizes, dtypes, read, sensitive)  # type: ignore[arg-type]  # an operator
+        if sensitive:
+            check_choice(call, n in self._sign_read)
         if call.shared and not any(map(is_ragged, call.all_sizes())) and not is_recurrent(n.target):
             return self._shared(call, found)
         rule = rule_for_spectra(n.target) if self._takes_spectra(n) else rule_of(n.target) or each_row

@@ -27,7 +27,7 @@ def ordered(batch: Batch, call: Call) -> Results:
         return call.results(call.run(self=batch.rows_of(value), dim=dim + 1, **plain), shared=value.shared)
     if name in ("sort", "argsort") and call.get("stable"):
         return call.results(_stable(batch, call, value, dim)[name == "argsort" :], shared=False)
-    if 1 not in call.read and name not in ("argsort", "mode"):
+    if 1 not in call.read and not call.sign_sensitive and name not in ("argsort", "mode"):
         values = _one_value(batch, call, value, (dim,), name) if name in _ONE else _values(batch, call, value, dim)
         results = [values, torch.zeros_like(values, dtype=torch.int64)]
     else:

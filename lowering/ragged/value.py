@@ -158,6 +158,8 @@ class Call:
     dtypes: tuple[torch.dtype, ...]
     read: frozenset[int] = frozenset()
     """Results of several that are read."""
+    sign_sensitive: bool = False
+    """Whether a later operator tells 0.0 from -0.0 in the results."""
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
