@@ -19,8 +19,5 @@ def test_each_archive_has_the_name_of_its_model(tmp_path: Path) -> None:
 def test_two_archives_of_one_name_are_refused_with_both_paths(tmp_path: Path) -> None:
     """Only one of them could be asked."""
     archive, again = make_archive(tmp_path / "tiny"), make_archive(tmp_path / "again")
-    with pytest.raises(ArchiveError, match="both called sums") as refused:
+    with pytest.raises(ArchiveError, match=f"{archive} and {again} are both called sums"):
         archives_by_name([archive, again])
-
-    assert str(archive) in str(refused.value)
-    assert str(again) in str(refused.value)

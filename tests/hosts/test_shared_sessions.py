@@ -18,10 +18,8 @@ STATE = "0" * 32
     ],
 )
 def test_sessions_on_one_machines_disk_are_refused(settings: SessionSettings, told: str) -> None:
-    with pytest.raises(ArchiveError, match=r"^model tagger ") as refused:
+    with pytest.raises(ArchiveError, match=f"^model tagger .*{told}"):
         check_shared_sessions("tagger", streaming_manifest(settings))
-
-    assert told in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -52,15 +52,16 @@ def test_every_length_is_answered_by_its_bucket(reader: tracing.Traced) -> None:
             torch.testing.assert_close(answer[:, :length], model(x))
 
 
-def test_what_no_bucket_holds_is_refused_with_its_shape(reader: tracing.Traced) -> None:
-    with pytest.raises(tracing.WrongInput, match=r"no bucket for \[2, 9, 4\]: .* are 0: \[2, 4, 4\]; 1: \[2, 8, 4\]"):
-        reader(torch.rand(2, 9, 4))
-
-
-def test_another_batch_than_the_bucket_was_traced_with_is_refused(reader: tracing.Traced) -> None:
-    """The kernel selects by length only."""
-    with pytest.raises(tracing.WrongInput, match=r"float32 \[3, 4, 4\], but the program was compiled .*\[2, 4, 4\]"):
-        reader(torch.rand(3, 4, 4))
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ((2, 9, 4), r"no bucket for \[2, 9, 4\]: .* are 0: \[2, 4, 4\]; 1: \[2, 8, 4\]"),
+        ((3, 4, 4), r"float32 \[3, 4, 4\], but the program was compiled .*\[2, 4, 4\]"),  # it selects by length only
+    ],
+)
+def test_what_no_bucket_holds_is_refused(reader: tracing.Traced, shape: tuple[int, ...], told: str) -> None:
+    with pytest.raises(tracing.WrongInput, match=told):
+        reader(torch.rand(shape))
 
 
 @pytest.mark.parametrize(
