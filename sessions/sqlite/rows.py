@@ -18,6 +18,11 @@ from .expiry import remove_expired, seconds_until_room
 
 _KEYS = 250
 """Keys of one statement; SQLite takes 999 in all its versions."""
+_INSERT = (
+    "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET (revision, ended, last, size, record) = "
+    "(excluded.revision, excluded.ended, excluded.last, excluded.size, excluded.record)"
+)
 
 
 class NewRow(NamedTuple):
@@ -58,22 +63,27 @@ def find_infos(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[by
 
 
 def put_records(connection: sqlite3.Connection, changes: Sequence[NewRow], now: float) -> None:
-    """Write the record of each change."""
+    """Write the record of each change. Raises `ValueError`: keys beside a new one are out of order."""
     # Each statement is prepared once for all of them. The first leaves `ended` out, at which a trigger looks.
     connection.executemany(
         "UPDATE session SET revision = ?, last = ?, size = ?, record = ? WHERE key = ?",
         [(row.revision, now, len(row.change.record), row.change.record, row.key) for row in changes if row.continues],
     )
-    connection.executemany(
-        "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
-        "(revision, ended, last, size, record) = "
-        "(excluded.revision, excluded.ended, excluded.last, excluded.size, excluded.record)",
-        [
-            (row.key, row.revision, row.change.ended, now, len(row.change.record), row.change.record)
-            for row in changes
-            if not row.continues
-        ],
-    )
+    for row in changes:
+        if not row.continues:
+            values = (row.key, row.revision, row.change.ended, now, len(row.change.record), row.change.record)
+            connection.execute(_INSERT, values)
+            _check_order(connection, row.key)
+
+
+def _check_order(connection: sqlite3.Connection, key: bytes) -> None:
+    # In a damaged index a search takes the wrong way. A later insertion of another key moves cells, and a former record
+    # of this session would come back. So each key is checked before the next one is inserted.
+    before = connection.execute("SELECT key FROM session WHERE key <= ? ORDER BY key DESC LIMIT 3", (key,)).fetchall()
+    after = connection.execute("SELECT key FROM session WHERE key > ? ORDER BY key LIMIT 2", (key,)).fetchall()
+    keys = [*reversed(before), *after]
+    if keys != sorted(set(keys)):
+        raise ValueError("keys of the index are out of order")
 
 
 def replace_records(

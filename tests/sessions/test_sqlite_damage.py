@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -75,3 +75,38 @@ def test_wrong_values_of_a_damaged_page_are_told(whole: Path, tmp_path: Path) ->
 
     with pytest.raises(StoreUnavailableError, match=r"holds wrong values \(.*move it away, with m\.sessions-wal and"):
         SqliteStore(tmp_path, "m", LIMITS).read(IDS)
+
+
+@pytest.mark.ci
+def test_a_session_that_is_begun_again_never_has_its_former_record(tmp_path: Path) -> None:
+    ids = [f"session-{number}" for number in range(600)]
+    file = tmp_path / "m.sessions"
+    _write(tmp_path, ids, b"former")
+    whole = file.read_bytes()
+    refused = 0
+    for name in ids[::20]:
+        place = _in_index(whole, store_key(name, "m"))
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x80]) + whole[place + 1 :])
+        with closing(SqliteStore(tmp_path, "m", LIMITS)) as store:
+            lost = [id for id, record in zip(ids, store.read(ids), strict=True) if record is None]  # noqa: A001
+        try:
+            _write(tmp_path, lost, b"again")
+        except StoreUnavailableError:
+            refused += 1
+        else:
+            with closing(SqliteStore(tmp_path, "m", LIMITS)) as store:
+                assert {record.record for record in store.read(lost) if record is not None} <= {b"again" * 40}
+    assert 0 < refused < 30
+
+
+def _write(directory: Path, ids: list[str], record: bytes) -> None:
+    with closing(SqliteStore(directory, "m", LIMITS)) as store:
+        store.write([RecordUpdate(id, record * 40, None) for id in ids])  # noqa: A001 - the standard term
+
+
+def _in_index(data: bytes, key: bytes) -> int:
+    """Return the place of a key in a page of the index: its first byte is 2 or 10."""
+    place = data.index(key)
+    while data[place // PAGE * PAGE] not in (2, 10):
+        place = data.index(key, place + 1)
+    return place
