@@ -41,6 +41,8 @@ from .rows import SqliteChanges, find_records
 _log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 5.0
+_TOTALS_BUSY_SECONDS = 0.25
+"""Time that a report waits for a lock. The requests of others wait behind it."""
 _CHECKPOINT_BUSY_SECONDS = 0.2
 """Time after which a checkpoint leaves pages that others use to the next one."""
 _MOST_INFOS = 32768
@@ -85,8 +87,8 @@ class SqliteStore:
         Records that have the `known` revision of their id are left out.
         """
         keys = [store_key(id, self.model) for id in ids]  # noqa: A001 - the standard term
-        with self._transaction("BEGIN") as connection:
-            tally = _execute_when_unlocked(connection, "SELECT time, shared, uncounted FROM tally")
+        with self._transaction("BEGIN", _BUSY_SECONDS) as connection:
+            tally = _execute_when_unlocked(connection, "SELECT time, shared, uncounted FROM tally", _BUSY_SECONDS)
             now = self._current_time(self._clock(), *tally.fetchone()).time
             self._forget_changed(connection)
             wanted = dict(zip(keys, map((known or {}).get, ids)))
@@ -106,7 +108,7 @@ class SqliteStore:
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Make each change separately. The ids of one call are different."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
+        with self._transaction("BEGIN IMMEDIATE", _BUSY_SECONDS) as connection:
             tally = connection.execute("SELECT open, bytes, time, shared, uncounted FROM tally")
             count, size, *stored = tally.fetchone()
             reading = self._clock()
@@ -146,8 +148,10 @@ class SqliteStore:
 
     def totals(self) -> StoreTotals:
         """Count open sessions and bytes. Raises `StoreUnavailableError`: nothing can be read."""
-        with self._transaction("BEGIN") as connection:
-            tally = _execute_when_unlocked(connection, "SELECT open, bytes, time, shared FROM tally")
+        with self._transaction("BEGIN", _TOTALS_BUSY_SECONDS) as connection:
+            tally = _execute_when_unlocked(
+                connection, "SELECT open, bytes, time, shared FROM tally", _TOTALS_BUSY_SECONDS
+            )
             count, size, stored, shared = tally.fetchone()
             # By the shared clock alone: a report, on which nothing is removed. A new user has no other.
             now = stored if shared is None else stored + max(0.0, self._clock().shared - shared)
@@ -178,16 +182,16 @@ class SqliteStore:
                     self._disconnect()
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str, seconds: float) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
-                connection = self._connection()
-                _execute_when_unlocked(connection, begin)
+                connection = self._connection(seconds)
+                _execute_when_unlocked(connection, begin, seconds)
                 yield connection
                 connection.execute("COMMIT")
             except (sqlite3.Error, OSError) as error:
                 self._disconnect()
-                raise store_error(self.file, error, _BUSY_SECONDS) from error
+                raise store_error(self.file, error, seconds) from error
             except WRONG_VALUES as error:
                 self._disconnect()
                 raise damaged_store(self.file, error) from error
@@ -195,12 +199,12 @@ class SqliteStore:
                 self._disconnect()
                 raise
 
-    def _connection(self) -> sqlite3.Connection:
+    def _connection(self, seconds: float) -> sqlite3.Connection:
         # The file is opened again if another one has replaced it.
         if self._opened is not None and self._opened.identity != file_identity(self.file):
             self._disconnect()
         if self._opened is None:
-            connection, identity = open_database(self.file, _BUSY_SECONDS)
+            connection, identity = open_database(self.file, seconds)
             connection.execute("PRAGMA busy_timeout = 0")  # from here on `_execute_when_unlocked` waits
             connect = partial(open_for_checkpoints, self.file, identity, _CHECKPOINT_BUSY_SECONDS)
             self._opened = _Opened(connection, identity, BackgroundCheckpoints(connect))
@@ -230,13 +234,13 @@ class SqliteStore:
         return current_time(stored, self._local_time, now)
 
 
-def _execute_when_unlocked(connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
+def _execute_when_unlocked(connection: sqlite3.Connection, statement: str, seconds: float) -> sqlite3.Cursor:
     """Execute the first statement that needs the file. Waits for other workers, which take a millisecond.
 
     SQLite's own waiting soon sleeps for 100 ms. Of four workers that wrote 32 records repeatedly, the slowest waited 40
     ms, and 330 ms with SQLite's waiting.
     """
-    deadline = time.monotonic() + _BUSY_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         try:
             return connection.execute(statement)
