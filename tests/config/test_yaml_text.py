@@ -58,6 +58,12 @@ def test_what_has_no_end_or_is_too_deep_for_python_is_refused(text: str) -> None
     assert "nested too deep" in complaints(text)
 
 
+def test_aliases_that_multiply_are_refused() -> None:
+    lists = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
+
+    assert "has 1,362,025,166 values" in complaints(f"a0: &a0 [x, x]\n{lists}")
+
+
 def test_anchors_and_aliases_work() -> None:
     config = parse_config(small_block(buckets="{batch: &sizes [1, 2], length: *sizes}"), "a.yaml")
 

@@ -21,8 +21,8 @@ from .sqlite_stores import LIMITS, store_in, writer
 class SmallDisk(SqliteStore):
     pages = 44
 
-    def _connection(self) -> sqlite3.Connection:
-        connection = super()._connection()
+    def _connection(self, seconds: float) -> sqlite3.Connection:
+        connection = super()._connection(seconds)
         connection.execute(f"PRAGMA max_page_count = {self.pages}")
         return connection
 
