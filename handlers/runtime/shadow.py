@@ -38,6 +38,8 @@ _UNTIL_SENT_SECONDS = 0.01
 """A comparison begins so long after its answer was made: that is sent then."""
 _NICENESS = 10
 """Steps by which the thread's priority is lower than that of the worker."""
+_OVERFLOWING = 1e18
+"""Values beyond which products overflow in float32. Any client can send them, so they change nothing but counts."""
 _LAST_SECONDS = 5.0
 """The longest time for which the end of the process waits for a comparison."""
 
@@ -129,7 +131,7 @@ class ShadowedModel:
             time.sleep(_UNTIL_SENT_SECONDS)
             is_different = self._is_different(one)
             self._count(compared=1, different=int(is_different))
-            if is_different and self._settings.on_difference == "model":
+            if is_different and self._settings.on_difference == "model" and not _may_overflow(one.tensors):
                 _log.warning("shadow: the model's own code answers from now on")
                 self._own_answers = True
                 return
@@ -152,6 +154,10 @@ class ShadowedModel:
             *(worst[0].name, one.length, worst[1]),
         )
         return True
+
+
+def _may_overflow(tensors: Sequence[torch.Tensor]) -> bool:
+    return any(bool((tensor.abs() > _OVERFLOWING).any()) for tensor in tensors if tensor.is_floating_point())
 
 
 Worst = Optional[tuple[TensorSpec, float]]

@@ -126,6 +126,15 @@ def test_after_a_difference_the_model_itself_answers(caplog: pytest.LogCaptureFi
     assert "the model's own code answers from now on" in caplog.text
 
 
+def test_a_request_whose_values_overflow_does_not_change_the_code_that_answers() -> None:
+    with shadowed(sums_but_of(3, 7.0), "model") as model:
+        model.observe([torch.full((3,), -3e38)], 3, (torch.zeros(3),))
+
+        assert counted(model, 1)["different"] == 1
+        ask(model, 4)
+        assert counted(model, 1) == Counter(compared=1)
+
+
 def test_the_queue_is_bounded_and_no_answer_waits_for_it() -> None:
     began, go_on = threading.Event(), threading.Event()
 
