@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from ..handlers.formats.raw_request import RawRequest
 from ..handlers.formats.request import ModelIdentity
 from ..handlers.open_service import Host, Report, open_service
 from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse
-from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
+from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS
 from ..handlers.streaming.store_sessions import StoreSessions
 from ..inference.errors import HOST_ERRORS, ArchiveError
+from ..inference.isolated_modules import IsolatedModules
 from ..inference.reader import ArchiveReader
 from .batch_queue import BatchQueue
 
@@ -50,7 +52,9 @@ class ServedArchive:
             reader = ArchiveReader(Path(settings.archive))
             directory = self._files.enter_context(reader.checked()).resolve()
             self.version = reader.model_version()
-            self._service = open_service(_host(directory, settings, self.version, report))
+            self._modules = IsolatedModules(directory)
+            with self._modules.imported():
+                self._service = open_service(_host(directory, settings, self.version, report))
             if isinstance(self._service.sessions, StoreSessions):
                 self._files.callback(self._service.sessions.store.close)
         except BaseException as error:
@@ -58,13 +62,26 @@ class ServedArchive:
             if isinstance(error, HOST_ERRORS):
                 raise ArchiveError(f"{settings.archive}: {str(error) or 'out of memory'}") from error
             raise
-        self._queue = BatchQueue(self._service.handle, most_in_batch(self.manifest), settings.most_waiting)
+        self._queue = BatchQueue(self._handle, most_in_batch(self.manifest), settings.most_waiting)
         self._try: asyncio.Future[dict[str, object]] | None = None
 
     @property
     def manifest(self) -> Manifest:
         """The archive's manifest."""
         return self._service.model.manifest
+
+    def _handle(self, requests: Sequence[RawRequest]) -> Sequence[RawResponse]:
+        with self._user_code():
+            return self._service.handle(requests)
+
+    def _readiness(self) -> dict[str, object]:
+        with self._user_code():
+            return readiness(self._service.model, self._service.sessions)
+
+    def _user_code(self) -> AbstractContextManager[None]:
+        """Let the archive's Python files import others late: a replica may have other archives."""
+        has_none = self.manifest.codec is None and self.manifest.model is None and self.manifest.short is None
+        return nullcontext() if has_none else self._modules.imported()
 
     async def respond(self, request: RawRequest) -> RawResponse:
         """Return the response to one request. Raises `QueueFullError`: too many requests wait."""
@@ -76,8 +93,7 @@ class ServedArchive:
         Callers that ask at the same time share one try: a probe costs a call of the program.
         """
         if self._try is None or self._try.done():
-            service: Service = self._service
-            self._try = asyncio.ensure_future(self._queue.call(lambda: readiness(service.model, service.sessions)))
+            self._try = asyncio.ensure_future(self._queue.call(self._readiness))
         return await asyncio.shield(self._try)
 
     async def close(self) -> None:

@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import BinaryIO, NoReturn
 
 import torch
@@ -37,6 +35,7 @@ from ..handlers.streaming.state import SessionSource
 from ..handlers.streaming.store_sessions import StoreSessions
 from ..sessions.session import check_id
 from .errors import HOST_ERRORS, ArchiveError
+from .isolated_modules import IsolatedModules
 from .model_session import ModelSession
 from .reader import ArchiveReader
 from .request_lines import AnswerLine, answer_lines, read_lines
@@ -60,8 +59,9 @@ def open_archive(archive: str | Path, threads: int | None = None, name: str | No
     try:
         reader = ArchiveReader(Path(archive))
         directory = stack.enter_context(reader.checked()).resolve()
-        loaded = load_archive(directory, threads, importing=isolated_modules)
-        return OpenArchive(loaded, directory, name or _model_name(reader), stack)
+        modules = IsolatedModules(directory)
+        loaded = load_archive(directory, threads, importing=lambda _: modules.imported())
+        return OpenArchive(loaded, directory, modules, name or _model_name(reader), stack)
     except BaseException as error:
         stack.close()
         if isinstance(error, HOST_ERRORS):
@@ -72,9 +72,11 @@ def open_archive(archive: str | Path, threads: int | None = None, name: str | No
 class OpenArchive:
     """A loaded archive; `close` it, or use it in a `with` statement. Safe from several threads."""
 
-    def __init__(self, loaded: LoadedArchive, directory: Path, name: str, files: ExitStack) -> None:
+    def __init__(
+        self, loaded: LoadedArchive, directory: Path, modules: IsolatedModules, name: str, files: ExitStack
+    ) -> None:
         self.loaded, self.directory, self.name = loaded, directory, name
-        self._files = files
+        self._modules, self._files = modules, files
         self._one_call = CallLock(self._enter_fork)
         self._is_closed = self._is_forked = False
         self._of_parent: list[object] = []
@@ -150,14 +152,14 @@ class OpenArchive:
         Raises `ValueError`: the archive is closed.
         """
         manifest, identity = self.loaded.manifest, ModelIdentity(self.name, "")
-        with isolated_modules(self.directory):
+        with self._modules.imported():
             try:
                 service = make_service(self.loaded, load_codec(manifest, self.directory, identity, sys.maxsize))
             except RuntimeError as error:
                 raise ArchiveError(str(error)) from error
 
         def handle(requests: Sequence[RawRequest]) -> Sequence[RawResponse]:
-            with self._call(), isolated_modules(self.directory):  # a codec may import late
+            with self._call(), self._modules.imported():  # a codec may import late
                 return service.handle(requests)
 
         return answer_lines(handle, read_lines(file, manifest.limits.body_bytes))
@@ -248,49 +250,6 @@ def make_service(loaded: LoadedArchive, codec: Codec, sessions: SessionSource | 
         sessions=sessions,
         wake=loaded.wake,
     )
-
-
-_ONE_AT_A_TIME = threading.RLock()
-
-
-class _FolderFinder(MetaPathFinder):
-    """A finder of the modules at the top of one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = str(folder)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        mine = path is None and fullname not in sys.stdlib_module_names
-        return PathFinder.find_spec(fullname, [self._folder]) if mine else None
-
-
-@contextmanager
-def isolated_modules(folder: Path) -> Iterator[None]:
-    """Import modules of a folder within the block; afterwards the process has those that it had before.
-
-    Two archives may have modules of one name. So neither `sys.path` nor the modules of the process keep them.
-    """
-    found = {file.stem for file in folder.glob("*.py")} | {entry.name for entry in folder.iterdir() if entry.is_dir()}
-    own = found - {_top(__name__)} - sys.stdlib_module_names  # every archive contains a part of this package
-    with _ONE_AT_A_TIME:
-        before = {name: sys.modules.pop(name) for name in list(sys.modules) if _top(name) in own}
-        finder, bytecode, path = _FolderFinder(folder), sys.dont_write_bytecode, list(sys.path)
-        sys.meta_path.insert(0, finder)
-        sys.dont_write_bytecode = True
-        try:
-            yield
-        finally:
-            sys.dont_write_bytecode, sys.path[:] = bytecode, path
-            sys.meta_path.remove(finder)
-            for name in [name for name in sys.modules if _top(name) in own]:
-                del sys.modules[name]
-            sys.modules.update(before)
-
-
-def _top(name: str) -> str:
-    return name.partition(".")[0]
 
 
 class CallLock:

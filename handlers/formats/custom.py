@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 
 from ..responses import JSON, Encoded, SessionKeys, abbreviate, internal, invalid, malformed
-from ..runtime.user_code import import_reference, working_directory
+from ..runtime.user_code import end_error, import_reference, working_directory
 from .json_text import to_json
 from .raw_request import Body
 from .request import InferenceRequest, Outputs, RequestFormat
@@ -125,19 +125,16 @@ def _errors_of_user() -> Iterator[None]:
     """Convert the errors that the user's code raises.
 
     Raises `RequestError`: 400 with the message of a ValueError.
-    Raises `RuntimeError`: the code called sys.exit(), or raised another error that is no `Exception`, as extensions
-    written in Rust do. It would end the worker and lose the requests of others.
+    Raises `RuntimeError`: the code called sys.exit(), or raised another error that is no `Exception`.
     """
     try:
         yield
     except ValueError as error:
         raise invalid(str(error)[:_MAX_MESSAGE]) from error
-    except SystemExit as end:
-        raise RuntimeError("the codec called sys.exit(): it must raise an error instead") from end
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise RuntimeError(f"the codec raised {type(error).__name__}, which is no Exception") from error
+        raise end_error(error, "the codec") from error
 
 
 class CustomListFormat(CustomFormat):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,7 +21,10 @@ from ...config.json_codec import REPACKAGE
 from ...config.own_model import MaskForm, OwnModel
 from .constructor_arguments import as_argument
 from .kept_state import KeptState
-from .user_code import user_modules
+from .user_code import end_error, user_modules
+
+_ONE_AT_A_TIME = threading.RLock()
+"""Two models of one file, as that of a shadow is, have the globals of that file in common."""
 
 Tensors = tuple[torch.Tensor, ...]
 Answer = Callable[[Sequence[torch.Tensor], int], Tensors]
@@ -54,9 +58,11 @@ class OwnProgram:
         """Call the model with tensors of a batch of `rows`, of one length; returns its outputs, with their places.
 
         The outputs share no memory with anything else.
+
+        Raises `RuntimeError`: the code called sys.exit(); or whatever it raises.
         """
         lengths = [length] * rows
-        with torch.no_grad(), self._importing():
+        with torch.no_grad(), _ONE_AT_A_TIME, self._importing():
             try:
                 returned = self.model(**{name: make(tensors, lengths) for name, make in self._makers})
                 if type(returned) is torch.Tensor and returned.layout is torch.strided and not returned.is_quantized:
@@ -65,6 +71,10 @@ class OwnProgram:
                     (place, tensor.clone(memory_format=torch.contiguous_format))
                     for place, tensor in output_tensors(returned)
                 ]
+            except (Exception, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                raise end_error(error, "the model's code") from error
             finally:
                 self.state.restore()
 

@@ -73,6 +73,16 @@ def _import(name: str, directory: Path) -> ModuleType:
     return module
 
 
+def end_error(error: BaseException, whose: str) -> RuntimeError:
+    """Convert sys.exit(), or another error that is no `Exception`, as extensions written in Rust raise them.
+
+    It would end the worker and lose the requests of others.
+    """
+    if isinstance(error, SystemExit):
+        return RuntimeError(f"{whose} called sys.exit(): it must raise an error instead")
+    return RuntimeError(f"{whose} raised {type(error).__name__}, which is no Exception")
+
+
 @contextmanager
 def working_directory(directory: Path) -> Iterator[None]:
     """Make `directory` the working directory in this context, and its modules importable also after it.

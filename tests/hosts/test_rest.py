@@ -22,10 +22,12 @@ from starlette.routing import Mount
 from starlette.routing import Route as StarletteRoute
 from starlette.testclient import TestClient
 from starlette.types import Message
-from tiny_archive import sums_of
+from tiny_archive import CODEC, change_manifest, sums_of
 
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.hosts import served_archive
 from torchserve_neuron_lstm.hosts.rest import NoRouteError, Route, find_route, respond
@@ -242,6 +244,26 @@ def test_an_archive_that_was_changed_is_not_served(archive: Path, tmp_path: Path
 
     with pytest.raises(ArchiveError, match=r"codec_of_tests\.py was changed"):
         ServedArchive(settings(changed), count)
+
+
+def test_archives_of_one_replica_have_modules_of_their_own(archive: Path, tmp_path: Path) -> None:
+    async def ask(served: list[ServedArchive]) -> list[bytes]:
+        answers = [await one.respond(RawRequest({"body": b"1"}, {"Content-Type": "text/plain"})) for one in served]
+        for one in served:
+            await one.close()
+        return [bytes(answer.body) for answer in answers]
+
+    served = []
+    for number in (b"1", b"2"):
+        copy = Path(shutil.copytree(archive, tmp_path / number.decode()))
+        for name in ("words_of_codec", "late_words_of_codec"):
+            (copy / f"{name}.py").write_bytes(b"WORD = b'%b'\n" % number)
+        code = CODEC.replace("return b", "from late_words_of_codec import WORD; return words_of_codec.WORD + WORD; b")
+        (copy / "codec_of_tests.py").write_text(f"import words_of_codec\n{code}")
+        write_list(change_manifest(copy, codec="codec_of_tests:Codec"))
+        served.append(ServedArchive(settings(copy), count))
+
+    assert asyncio.run(ask(served)) == [b"11", b"22"]
 
 
 def test_an_archive_that_is_not_there_is_named(tmp_path: Path) -> None:

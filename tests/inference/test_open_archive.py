@@ -19,7 +19,7 @@ from tiny_archive import VOCABULARY, make_archive, make_model
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.inference.errors import ArchiveError
-from torchserve_neuron_lstm.inference.open_archive import OpenArchive, isolated_modules
+from torchserve_neuron_lstm.inference.open_archive import OpenArchive
 from torchserve_neuron_lstm.inference.values import InvalidSequence
 
 LONGEST = GRID.lengths[-1]
@@ -183,27 +183,6 @@ def test_an_archive_that_does_not_fit_into_memory_is_refused(
     with pytest.raises(ArchiveError, match=told):
         open_archive(archive)
     assert list(temporary.iterdir()) == []
-
-
-def test_modules_of_one_name_in_two_folders_do_not_meet(tmp_path: Path) -> None:
-    mine = type(sys)("shared_name")
-    sys.modules["shared_name"] = mine
-    found = []
-    for number in (1, 2):
-        place = tmp_path / str(number)
-        place.mkdir()
-        code = f"import shared_helper\nVALUE = shared_helper.VALUE + {number}\n"
-        (place / "shared_name.py").write_text(code, "utf-8")
-        (place / "shared_helper.py").write_text(f"VALUE = {10 * number}\n", "utf-8")
-        with isolated_modules(place):
-            import shared_name  # type: ignore[import-not-found]  # the user's file
-
-            found.append(shared_name.VALUE)
-
-    assert found == [11, 22]
-    assert sys.modules.pop("shared_name") is mine
-    assert "shared_helper" not in sys.modules
-    assert not list(tmp_path.rglob("__pycache__"))
 
 
 def test_an_open_archive_is_not_sent_to_another_process(opened: OpenArchive) -> None:

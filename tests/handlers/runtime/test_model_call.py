@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +16,10 @@ import torch
 from own_description import described
 from torch.nn.utils.rnn import PackedSequence
 
+from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.own_model import MaskForm
-from torchserve_neuron_lstm.handlers.runtime.own_model import argument_makers, output_tensors
+from torchserve_neuron_lstm.handlers.runtime.kept_state import KeptState
+from torchserve_neuron_lstm.handlers.runtime.own_model import OwnProgram, argument_makers, output_tensors
 
 Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - users write these
 
@@ -23,6 +28,48 @@ Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - users write these
 class Record:
     scores: torch.Tensor
     rest: Any = None
+
+
+class Alone(torch.nn.Module):
+    """Counts the calls that run at this time, in a global of its file."""
+
+    running = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Alone.running += 1
+        time.sleep(0.01)
+        found = Alone.running
+        Alone.running -= 1
+        return torch.full_like(x, found)
+
+
+class Ends(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] == 1:
+            sys.exit("too short")
+        raise type("PanicException", (BaseException,), {})
+
+
+def program(model: torch.nn.Module) -> OwnProgram:
+    inputs = (TensorSpec("x", "float32", ("batch", "time")),)
+    return OwnProgram(model, described({"x": {"input": 0}}), inputs, KeptState(model, [], {}))
+
+
+def test_two_models_of_one_file_answer_one_after_the_other() -> None:
+    programs = [program(Alone()), program(Alone())]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda number: programs[number % 2]([torch.zeros(1, 3)])[0], range(16)))
+
+    assert {answer.max().item() for answer in found} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("timesteps", "told"), [(1, r"called sys\.exit\(\)"), (2, "raised PanicException, which is no")]
+)
+def test_code_that_ends_the_process_fails_as_any_other_error(timesteps: int, told: str) -> None:
+    with pytest.raises(RuntimeError, match=f"the model's code {told}"):
+        program(Ends())([torch.zeros(1, timesteps)])
 
 
 def test_arguments_are_made_of_a_request_and_its_length() -> None:
