@@ -86,17 +86,17 @@ def unpadded_views(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int
 
 
 def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
-    """Return the lengths of a bucket's rows, int64[B]; a dummy row has length 1, because engines refuse 0.
+    """Return the lengths of a bucket's rows, int64[B]; a dummy row has the shortest one, which the model takes.
 
     >>> lengths_tensor([3, 2], Bucket(4, 8))
-    tensor([3, 2, 1, 1])
+    tensor([3, 2, 2, 2])
 
     Raises `ValueError`: more lengths than rows, or a length outside 1..T.
     """
     if len(lengths) > bucket.batch or min(lengths, default=1) < 1 or max(lengths, default=1) > bucket.length:
         raise ValueError(f"lengths {list(lengths)} do not fit a bucket of {bucket.batch} x {bucket.length}")
     rows = array("q", lengths)
-    rows.extend([1] * (bucket.batch - len(lengths)))
+    rows.extend([min(lengths, default=1)] * (bucket.batch - len(lengths)))
     return torch.frombuffer(rows, dtype=torch.int64)  # torch.tensor takes 20 times as long
 
 

@@ -96,6 +96,9 @@ class WorkEstimate:
     """Sequences of one call at most."""
     steps: int
     """Timesteps of one call at most."""
+    alone_below: int = 1
+    """Sequences of fewer timesteps are computed alone, by the model's own code."""
+    alone_ms: float = 0.0
     _call_ms: float = field(init=False, repr=False)
     """The most that a call takes apart from its timesteps."""
     _step_ms: float = field(init=False, repr=False)
@@ -108,13 +111,15 @@ class WorkEstimate:
 
     def milliseconds(self, lengths: Sequence[int]) -> float:
         """Estimate the time of sequences of these lengths, together."""
-        ordered = sorted(lengths, reverse=True)
+        ordered = sorted([length for length in lengths if length >= self.alone_below], reverse=True)
         groups = (ordered[first : first + self.rows] for first in range(0, len(ordered), self.rows))
-        return sum(self._call(len(group), group[0]) for group in groups)
+        alone = (len(lengths) - len(ordered)) * self.alone_ms
+        return alone + sum(self._call(len(group), group[0]) for group in groups)
 
     def at_most(self, sequences: int, timesteps: int) -> float:
         """Return a bound of `milliseconds` for so many sequences with so many timesteps in all."""
-        return (sequences + timesteps / self.steps) * self._call_ms + timesteps * self._step_ms
+        calls = sequences * max(self._call_ms, self.alone_ms) + timesteps / self.steps * self._call_ms
+        return calls + timesteps * self._step_ms
 
     def _call(self, rows: int, length: int) -> float:
         line = self.cost.line(rows)

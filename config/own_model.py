@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from .json_codec import abbreviate, relative_path
-from .manifest_values import module_name, positive
+from .manifest_values import duration, module_name, positive
 
 Tree = Mapping[str, Any]
 """An argument of forward(), or a part of one: a mapping with one of the keys of `_KINDS`.
@@ -90,6 +90,8 @@ class ShortSequences:
 
     shortest: Annotated[int, positive]
     """Timesteps of the shortest one."""
+    milliseconds: Annotated[float, duration]
+    """The time of one of them, as measured while packaging."""
     model: OwnModel
 
 

@@ -46,7 +46,9 @@ class Admission:
         """The work of sequences by the measured costs; by a guess where nothing was measured."""
         shapes = supported_shapes(self.manifest)
         cost = measured_cost(self.manifest, self.manifest.kind) or CostModel.proportional(shapes)
-        return WorkEstimate(cost, self.manifest.grid.batches[-1], self.manifest.grid.lengths[-1])
+        short = self.manifest.short
+        alone = (1, 0.0) if short is None else (self.manifest.programs_from, short.milliseconds)
+        return WorkEstimate(cost, self.manifest.grid.batches[-1], self.manifest.grid.lengths[-1], *alone)
 
     @cached_property
     def _safe_length(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from ..handlers.formats.raw_request import RawRequest
-from ..handlers.responses import JSON, RawResponse, http_headers
+from ..handlers.responses import JSON, JSON_LENGTH_HEADER, RawResponse, http_headers
 
 WINDOW_LINES = 1024
 """Lines that are planned together: enough for good plans, few enough for quick ones."""
@@ -70,7 +70,7 @@ def _take(lines: Iterator[bytes], most: int) -> list[bytes]:
 def _answer(response: RawResponse, number: int) -> AnswerLine:
     if response.status != 200:
         return AnswerLine(_dumps({"line": number, **json.loads(response.body)}), is_refusal=True)
-    if http_headers(response)[1]:
+    if JSON_LENGTH_HEADER in http_headers(response)[1]:
         return _refused(number, 400, "InvalidInput", "a line cannot hold bytes: leave out binary_data and its like")
     if response.content_type == JSON and b"\n" not in response.body:
         return AnswerLine(response.body, is_refusal=False)

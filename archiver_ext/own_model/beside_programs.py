@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,16 @@ import torch
 from ...config.own_model import OwnModel, Shadow, ShortSequences
 from ...config.schema import ServingConfig, ShadowConfig
 from ...handlers.runtime.loader import LoadedArchive
-from ...handlers.runtime.own_model import row_of
+from ...handlers.runtime.own_model import OwnProgram, row_of
 from ...handlers.runtime.shadow import own_answer, worst_difference
 from ...lowering.eager_call import shortest_length
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..evaluation.manifest_builder import BuildInput
 from ..evaluation.reference import ReferenceRequest
-from .described import describe_own_model, forget_modules, non_persistent_buffers
+from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import reached_files
-from .trial import lengths_to_answer, try_described
+from .trial import batch_of, lengths_to_answer, try_described
 
 _MOST_SHORT = 8
 """Numbers of timesteps below those of the programs that are tried."""
@@ -69,7 +70,8 @@ def prepare_short(
     reason = f"its programs take {program.shortest} timesteps or more"
     description = describe_own_model(model, model_file, build.config, reason)
     lengths = range(shortest, program.shortest)[:_MOST_SHORT]
-    described, trial = try_described(build, description, non_persistent_buffers(model), lengths)
+    constants = non_persistent_buffers(model)
+    described, trial = try_described(build, description, constants, lengths)
     for outputs in trial.answers:
         if len(outputs) != len(program.outputs):
             raise PackagingError(f"the model returns {len(outputs)} tensors for them, not {len(program.outputs)}")
@@ -78,7 +80,18 @@ def prepare_short(
                 row_of(tensor, spec)
         except RuntimeError as error:
             raise PackagingError(str(error)) from error
-    return ShortSequences(shortest, described)
+    own = make_program(build, described, constants, described.rewritten)
+    slowest = max(_milliseconds(own, request, build.config) for request in trial.requests)
+    return ShortSequences(shortest, slowest, described)
+
+
+def _milliseconds(program: OwnProgram, request: ReferenceRequest, config: ServingConfig) -> float:
+    """Return the time of a request that was answered once before."""
+    tensors = batch_of(request, config)
+    program.outputs(tensors, request.length)
+    start = time.perf_counter()
+    program.outputs(tensors, request.length)
+    return (time.perf_counter() - start) * 1000
 
 
 def _check_files(description: OwnModel, model_file: Path, config: ServingConfig) -> None:

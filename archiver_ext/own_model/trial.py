@@ -110,6 +110,7 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, to_answer: Se
         programs = [program, make(rewritten)]
         for index in different or range(0, len(requests), max(1, len(requests) // _FRESH)):
             _require_same(programs, requests[index], name, config)
+        changed = tuple(program.state.changed)  # before hooks are set, which are put back too
         vocabularies = _vocabularies(program, requests[0], config)
         return Trial(
             requests,
@@ -119,7 +120,7 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, to_answer: Se
             bool(different),
             _answers_padding(program, config),
             rewritten,
-            tuple(program.state.changed),
+            changed,
             failure=failure,
         )
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from argparse import Namespace
-from collections import deque
+from collections import UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copyreg import _slotnames  # type: ignore[attr-defined]  # typeshed leaves it out
 from functools import partial
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
-from types import FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,6 +26,9 @@ _HELD = ("_parameters", "_buffers", "_modules")
 """Attributes of a module of torch that hold what is set as others."""
 _LARGEST_ARRAY = 1 << 20
 """Bytes of a numpy array that is compared after each request."""
+
+_WITH_ATTRIBUTES = (torch.nn.Module, ModuleType, type, FunctionType, staticmethod, classmethod, MethodType)
+"""Kinds of objects whose attributes are noted as those of their kind, or belong to others."""
 
 version_of = attrgetter("_version")
 """The number of calls that have written into a tensor, as torch counts them."""
@@ -247,13 +250,18 @@ class _Visit:
         """Note one object; returns those that it refers to, with their names."""
         note = next((note for kind, note in self._NOTES if isinstance(value, kind)), None)
         if note is not None:
-            return note(self, name, value)
+            return [*note(self, name, value), *self._attributes(name, value)]
         if (place := _generator_place(name, value) or _array_place(name, value)) is not None:
             self.places.append(place)
-        elif type(value).__module__ in self._own or isinstance(value, (SimpleNamespace, Namespace)):
+        elif type(value).__module__ in self._own or isinstance(value, (SimpleNamespace, Namespace, UserDict, UserList)):
             attributes = self._mapping(name, getattr(value, "__dict__", {}))
             return [*attributes, *self._slots(name, value), (type(value).__name__, type(value))]
         return ()
+
+    def _attributes(self, name: str, value: Any) -> Iterable[_Named]:
+        """Note what is set on a tensor, or on an object of a class that the user derived from `list` or `dict`."""
+        attributes = None if isinstance(value, _WITH_ATTRIBUTES) else getattr(value, "__dict__", None)
+        return self._mapping(name, attributes) if type(attributes) is dict else ()
 
     def _slots(self, name: str, value: Any) -> Iterator[_Named]:
         for slot in _slotnames(type(value)):
@@ -306,7 +314,7 @@ class _Visit:
     def _set(self, name: str, items: Any) -> Iterable[_Named]:
         before = set(items)
         self.places.append(_Place(name, partial(set, items), lambda: (items.clear(), items.update(before))))
-        return ()
+        return self._constant(name, items)
 
     def _class(self, name: str, cls: type) -> Iterable[_Named]:
         if cls.__module__ not in self._own:
@@ -315,7 +323,10 @@ class _Visit:
         return _members(name, vars(cls))
 
     def _method(self, name: str, method: Any) -> Iterable[_Named]:
-        return [(name, method.__func__)]
+        return [(name, getattr(method, "__func__", None)), (name, getattr(method, "__self__", None))]
+
+    def _partial(self, name: str, call: partial[Any]) -> Iterable[_Named]:
+        return [(name, call.func), (name, call.args), (name, call.keywords)]
 
     def _function(self, name: str, function: FunctionType) -> Iterable[_Named]:
         if function.__module__ not in self._own:
@@ -339,7 +350,8 @@ class _Visit:
         ((tuple, frozenset), _constant),
         (type, _class),
         (FunctionType, _function),
-        ((staticmethod, classmethod, MethodType), _method),
+        ((staticmethod, classmethod, MethodType, BuiltinMethodType), _method),
+        (partial, _partial),
     )
     """Functions that note an object, by its kind; the first kind that fits counts."""
 

@@ -334,11 +334,11 @@ def _rehearsals(manifest: Manifest, variant: Variant) -> Iterator[Rehearsal[tupl
 def example_inputs(
     manifest: Manifest, part: ProgramRole, bucket: Bucket, *, padded: bool = False
 ) -> list[torch.Tensor]:
-    """Return inputs of a bucket; `padded`: one row has all timesteps, the others have one."""
+    """Return inputs of a bucket; `padded`: one row has all timesteps, the others have the fewest."""
     specs = [spec for spec in manifest.inputs if part in ("sequence", "chunk") or spec.time_dim is None]
     tensors = [padding_tensor(spec, bucket.length, bucket.batch) for spec in specs]
     if manifest.takes_lengths:
-        others = 1 if padded else bucket.length
+        others = min(manifest.shortest, bucket.length) if padded else bucket.length
         tensors.append(lengths_tensor([bucket.length, *[others] * (bucket.batch - 1)], bucket))
     if part in ("chunk", "head"):
         tensors += [padding_tensor(value.spec, bucket.length, bucket.batch) for value in manifest.carried]

@@ -11,10 +11,12 @@ import torch
 from fake_model import FakeModel, make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
+from own_description import described
 
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost
 from torchserve_neuron_lstm.config.manifest_values import RequestLimits
+from torchserve_neuron_lstm.config.own_model import ShortSequences
 from torchserve_neuron_lstm.handlers.admission import PendingRequest, late, least_bytes, remaining_ms
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.json_text import ResponseTooLong, to_json
@@ -134,6 +136,17 @@ def test_a_request_whose_work_would_take_too_long_is_refused_with_the_estimate()
     assert (refused.status, kind_of(refused)) == (413, "TooMuchWork")
     assert b"would take about 80 ms, one request may take at most 50 (limits.milliseconds)" in refused.body
     assert allowed.status == 200
+
+
+def test_sequences_that_the_models_own_code_answers_count_with_its_time() -> None:
+    costs = (MeasuredCost("sequence", Bucket(4, 8), 1.0),)
+    short = ShortSequences(1, 30.0, described({"ids": {"input": 0}}))
+    manifest = replace(make_manifest(), costs=costs, shortest=3, short=short, limits=RequestLimits(milliseconds=50))
+
+    refused = ask(service_of(manifest), {"instances": [[1], [1, 2], [1] * 8]})
+
+    assert b"would take about 60 ms" in refused.body
+    assert ask(service_of(manifest), {"instances": [[1], [1] * 8]}).status == 200
 
 
 texts = st.text(max_size=20) | st.integers(100, 100_000).map(lambda size: "é" * size)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, deque
+from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +38,13 @@ class Counter:
 
     def __init__(self):
         self.value = 0
+
+    def add(self):
+        self.value += 1
+
+
+class Words(list):
+    pass
 
 
 def defaulted(x, cache=[]):
@@ -71,6 +79,12 @@ class Model(nn.Module):
         self.slotted.most = [1.0]
         self.generator = torch.Generator().manual_seed(1)
         self.python = random.Random(1)
+        self.add = file.Counter().add  # a method, whose object is held by nothing else
+        self.put: Any = {}.update
+        self.partial = partial(file.defaulted, 1, [])
+        self.words = file.Words("a")
+        self.counters = {file.Counter()}
+        self.user = UserDict(a=1)
 
 
 def set_global(model: Model) -> None:
@@ -107,6 +121,13 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "list in a slot": (lambda m: m.slotted.most.append(3), lambda m: m.slotted.most),
     "options": (lambda m: setattr(m.file.OPTIONS, "scale", 2), lambda m: m.file.OPTIONS),
     "hook": (lambda m: m.layer.register_forward_hook(print), lambda m: [*m.layer._forward_hooks.values()]),
+    "object of a method": (lambda m: m.add(), lambda m: m.add.__self__.value),
+    "object of a built-in method": (lambda m: m.put(a=1), lambda m: m.put.__self__),
+    "argument of a partial call": (lambda m: m.partial(), lambda m: m.partial.args),
+    "attribute of a list": (lambda m: setattr(m.words, "most", 3), lambda m: vars(m.words)),
+    "attribute of a parameter": (lambda m: setattr(m.frozen, "most", 3), lambda m: vars(m.frozen)),
+    "object in a set": (lambda m: next(iter(m.counters)).add(), lambda m: [one.value for one in m.counters]),
+    "dict of the library": (lambda m: m.user.update(a=2), lambda m: dict(m.user)),
     "class": (lambda m: setattr(m.file.Counter, "total", 3), lambda m: m.file.Counter.total),
     "global": (set_global, lambda m: m.file.COUNT),
     "global dict": (lambda m: m.file.SEEN.update(a=1), lambda m: m.file.SEEN),
