@@ -32,7 +32,7 @@ from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, Variant, read_manifest
 from .requirements import check_memory, check_requirements
-from .user_code import Importing, own_modules, selected_lengths
+from .user_code import Importing, selected_lengths, working_directory
 
 if TYPE_CHECKING:
     from .own_model import Answer, OwnProgram
@@ -168,7 +168,7 @@ class LoadedArchive:
 
 
 def load_archive(
-    directory: Path, threads: int | None = None, device: str | None = None, importing: Importing = own_modules
+    directory: Path, threads: int | None = None, device: str | None = None, importing: Importing = working_directory
 ) -> LoadedArchive:
     """Load and warm every program of the archive unpacked in `directory`.
 

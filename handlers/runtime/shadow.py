@@ -29,7 +29,7 @@ from ...config.manifest import Manifest
 from ...config.own_model import Shadow
 from .loader import ServedModel
 from .own_model import Answer, load_own_model
-from .user_code import own_modules
+from .user_code import working_directory
 
 _log = logging.getLogger(__name__)
 _MOST_WAITING = 8
@@ -200,5 +200,5 @@ def own_answer(directory: Path, manifest: Manifest, settings: Shadow) -> Answer:
     """
     files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
     weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
-    importing = partial(own_modules, directory)
+    importing = partial(working_directory, directory)
     return load_own_model(settings.model, manifest.inputs, directory, weights, importing).answering(manifest.outputs)

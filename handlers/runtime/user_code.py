@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from ...bucketing.planner import tabulate_selector
-from ...config.manifest import FILE_NAME, Manifest
+from ...config.manifest import Manifest
 from .checked_modules import serves_modules
 
 Importing = Callable[[Path], "AbstractContextManager[None]"]
@@ -101,39 +101,6 @@ def working_directory(directory: Path) -> Iterator[None]:
     finally:
         os.chdir(before)
         sys.dont_write_bytecode = bytecode
-
-
-@contextmanager
-def own_modules(directory: Path) -> Iterator[None]:
-    """Make the modules of an archive importable, also where another archive in this process has some of their names.
-
-    Those of the other archive are back afterwards.
-    """
-    others = _modules_of_other_archives(directory)
-    for name in others:
-        del sys.modules[name]
-    try:
-        with working_directory(directory):
-            yield
-    finally:
-        tops = {name.partition(".")[0] for name in others}
-        for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
-            del sys.modules[name]
-        sys.modules.update(others)
-
-
-def _modules_of_other_archives(directory: Path) -> dict[str, ModuleType]:
-    """Return the modules of other archives whose names are those of files or folders in `directory`."""
-    names = {entry.stem if entry.suffix == ".py" else entry.name for entry in directory.iterdir()}
-    shared = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
-    tops = {name for name, module in shared.items() if "." not in name and _is_of_other_archive(module, directory)}
-    return {name: module for name, module in shared.items() if name.partition(".")[0] in tops}
-
-
-def _is_of_other_archive(module: ModuleType, directory: Path) -> bool:
-    file = Path(getattr(module, "__file__", None) or "").resolve()
-    folder = file.parents[1] if file.name == "__init__.py" else file.parent
-    return folder != directory.resolve() and (folder / FILE_NAME).is_file()
 
 
 def selected_lengths(

@@ -75,7 +75,8 @@ def loaded(folder: Path, metrics_file: Path | None = None) -> Iterator[Any]:
         os.chdir(before)
         sys.path[:], sys.meta_path[:] = path, finders
         for name in set(sys.modules) - modules:
-            if name in {"neuron_lstm", "codec_of_tests"}:
+            file = str(getattr(sys.modules[name], "__file__", None))
+            if not name.startswith("torchserve_neuron_lstm") and file.startswith(str(folder.resolve())):
                 del sys.modules[name]
 
 

@@ -76,7 +76,6 @@ def test_a_worker_compares_answers_and_serves_the_model_itself_after_a_differenc
         end(thread)
 
     change_own_code(tmp_path / "m")
-    del sys.modules["model"]  # a new worker imports it anew
     with caplog.at_level(logging.INFO), loaded(tmp_path / "m", METRICS_FILE) as service:
         thread = shadow_thread()
         assert json.loads(predict(service, [body])[0].body) == first
