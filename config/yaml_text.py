@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import yaml
 
@@ -144,32 +144,6 @@ class YamlDocument:
             self.report(at, f"expected a value that YAML can read as {kind}, got {truncate(repr(node.value))}")
             return None
         return value
-
-
-class SourceSpan(NamedTuple):
-    """Position of a key's value in a text, in characters."""
-
-    key_end: int
-    """End of the key, before its colon."""
-    start: int
-    end: int
-
-
-def find_span(text: str, location: Location) -> SourceSpan | None:
-    """Find the value at `location` in a text that `parse_config` accepts; None if there is none.
-
-    >>> text = "a: {b: [1, 2]} # c"
-    >>> place = find_span(text, ("a", "b"))
-    >>> text[place.start:place.end], text[:place.key_end]
-    ('[1, 2]', 'a: {b')
-    """
-    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-    entry: tuple[yaml.Node, yaml.Node] | None = None
-    for name in location:
-        entries = node.value if isinstance(node, yaml.MappingNode) else []
-        entry = next(((key, value) for key, value in entries if key.value == name), None)
-        node = None if entry is None else entry[1]
-    return None if entry is None else SourceSpan(entry[0].end_mark.index, entry[1].start_mark.index, _end(entry[1]))
 
 
 class _PlainDumper(yaml.SafeDumper):
@@ -337,11 +311,3 @@ def _plain_tag(node: yaml.Node) -> str:
 def _line_of(node: yaml.Node) -> int:
     """Return the line of a node, counted from 1."""
     return int(node.start_mark.line) + 1
-
-
-def _end(node: yaml.Node) -> int:
-    # In YAML a list or mapping without brackets ends only where the next node begins.
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
-        last = node.value[-1]
-        return _end(last[1] if isinstance(last, tuple) else last)
-    return int(node.end_mark.index)

@@ -26,8 +26,7 @@ def add_to(commands: Commands) -> None:
     command = commands.add_parser(
         "tune",
         help="find bucket lengths that fit the traffic",
-        description="Find the bucket lengths with the least padding for observed lengths, show how much they save, and "
-        "write them into model-config.yaml.",
+        description="Find the bucket lengths with the least padding for observed lengths, and show how much they save.",
     )
     command.add_argument(
         "lengths",
@@ -46,8 +45,6 @@ def add_to(commands: Commands) -> None:
         help="number of lengths (default: the current number, or 8)",
     )
     command.add_argument("--longest", type=positive, metavar="N", help="the longest sequence to accept")
-    command.add_argument("-o", "--output", type=Path, metavar="YAML", help="write --config with the new lengths here")
-    command.add_argument("-f", "--force", action="store_true", help="overwrite an output that is not --config itself")
     command.add_argument("--picture", type=_picture, metavar="FILE.html", help="write a report with a drawing")
     command.add_argument("--save-lengths", type=Path, metavar="FILE", help="write the lengths, for `histogram:`")
     command.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -64,34 +61,24 @@ def _tune(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from .tuning.proposal import print_proposal
-    from .tuning.target import replace_lengths
 
     _check_options(options)
     histogram = _read(options.lengths, options.model)
     target = _find_target(options)
     proposal = _propose(options, histogram, target)
-    changed = None
-    if options.output is not None:
-        text, lengths = options.config.read_bytes().decode(), proposal.proposed.lengths
-        changed = replace_lengths(text, str(options.config), lengths, options.config.parent)
     if options.json:
         print_json({**proposal.to_json(), "engine": target.engine.engine, "notes": list(target.notes())})
     else:
         print_proposal(proposal, target, Console())
     is_new = target.engine.lengths_matter or proposal.proposed.lengths != target.lengths
-    if not options.json and changed is None and is_new:
+    if not options.json and is_new:
         sys.stdout.write(f"neuron_lstm:\n  buckets:\n    length: {list(proposal.proposed.lengths)}\n")
-    for line in (*(f"note: {note}" for note in target.notes()), *_write(options, proposal, target, changed)):
+    for line in (*(f"note: {note}" for note in target.notes()), *_write(options, proposal, target)):
         print_note(line)
 
 
 def _check_options(options: argparse.Namespace) -> None:
     """Refuse options that contradict each other, before anything is read."""
-    if options.output is not None:
-        if options.config is None:
-            raise PackagingError("-o needs --config: the file whose lengths it changes")
-        if options.output.exists() and not (options.force or options.output.resolve() == options.config.resolve()):
-            raise PackagingError(f"{options.output} exists; give --force to overwrite it")
     for name, written in (("--save-lengths", options.save_lengths), ("--picture", options.picture)):
         for what, given in _read_files(options):
             if written is not None:
@@ -142,14 +129,11 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Tar
         raise PackagingError(str(error)) from error
 
 
-def _write(options: argparse.Namespace, proposal: Proposal, target: Target, changed: str | None) -> Iterator[str]:
+def _write(options: argparse.Namespace, proposal: Proposal, target: Target) -> Iterator[str]:
     """Write the requested files, and yield a line for each."""
     from ..archive.workspace import write_output
     from .tuning.page import html_page
 
-    if changed is not None:
-        write_output(options.output, changed.encode())
-        yield f"wrote {options.output}"
     if options.save_lengths is not None:
         lines = "".join(f"{length}:{number}\n" for length, number in sorted(proposal.histogram.items()))
         write_output(options.save_lengths, f"# timesteps:sequences\n{lines}".encode())

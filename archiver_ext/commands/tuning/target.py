@@ -1,26 +1,19 @@
-"""Target of a tuning: its engine, batches and costs, and the text of the configuration that gets the lengths."""
+"""Target of a tuning: its engine, batches, lengths and costs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ....bucketing.bucket_lengths import CostOfLength
 from ....bucketing.cost import CostModel
 from ....bucketing.shapes import Bucket
-from ....config.diagnostics import ConfigError, Diagnostic
 from ....config.engine_choice import AUTO
-from ....config.load import parse_config
 from ....config.manifest import Manifest
-from ....config.schema import BLOCK, ServingConfig
-from ....config.yaml_text import SourceSpan, find_span
+from ....config.schema import ServingConfig
 from ...errors import PackagingError
 from .time_padding import UNKNOWN, EnginePadding, padding_of_archive, padding_of_config
-
-_LENGTH = (BLOCK, "buckets", "length")
-_CHANGING: dict[str, Any] = {"buckets": {"length"}, "histogram": True}
 
 
 @dataclass(frozen=True)
@@ -113,51 +106,3 @@ def _of_archive(manifest: Manifest) -> Target:
         manifest.overflow == "truncate",
         {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == manifest.kind},
     )
-
-
-def replace_lengths(text: str, source: str, lengths: Sequence[int], folder: Path = Path()) -> str:
-    r"""Replace the bucket lengths in the text of a configuration; `source` names the file in messages.
-
-    >>> text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [time]}}, buckets: {length: [8]}}  # mine\n"
-    >>> print(replace_lengths(text, "model-config.yaml", (4, 16)), end="")
-    neuron_lstm: {inputs: {x: {dtype: bool, shape: [time]}}, buckets: {length: [4, 16]}}  # mine
-
-    Raises `ConfigError`: something in the text cannot be used, it has no lengths, or they cannot be changed without
-    changing something else.
-    """
-    before = parse_config(text, source, folder)
-    place = find_span(text, _LENGTH)
-    if place is None:
-        raise _refusal(source, "is missing: no input has a time dimension")
-    changed = _replaced(text, place, f"[{', '.join(map(str, lengths))}]")
-    try:
-        after = parse_config(changed, source, folder)
-    except ConfigError as error:
-        raise _refusal(source, _by_hand(lengths)) from error
-    if after.grid.lengths != tuple(lengths) or _rest(after) != _rest(before):
-        raise _refusal(source, _by_hand(lengths))
-    return changed
-
-
-def _by_hand(lengths: Sequence[int]) -> str:
-    return f"cannot be changed by itself (is it an alias, or the anchor of one?): write {list(lengths)} there"
-
-
-def _refusal(source: str, message: str) -> ConfigError:
-    return ConfigError(source, [Diagnostic(".".join(_LENGTH), 1, message)])
-
-
-def _rest(config: ServingConfig) -> dict[str, Any]:
-    return config.model_dump(exclude=_CHANGING)
-
-
-def _replaced(text: str, place: SourceSpan, value: str) -> str:
-    # A value that begins below its key moves up beside it; comments in between and after it stay.
-    first, *between = text[place.key_end : place.start].split("\n")
-    if not between:
-        return text[: place.start] + value + text[place.end :]
-    colon = first.index(":") + 1
-    rest, newline, following = text[place.end :].partition("\n")
-    comment = [between[-1] + rest.strip()] if rest.strip() else []
-    lines = [text[: place.key_end] + first[:colon] + " " + value + first[colon:], *between[:-1], *comment]
-    return "\n".join(lines) + newline + following
