@@ -70,7 +70,8 @@ def _packaged(outcome: PackagingResult) -> str:
 
 def _served(manifest: Manifest) -> str:
     how = "at their own length" if manifest.shapes == "any" else "padded to the next larger bucket"
-    served = f"requests of {manifest.shortest_accepted} to {manifest.longest} timesteps are served, {how}"
+    what = "requests" if manifest.streaming is None else "chunks of sessions"
+    served = f"{what} of {manifest.shortest_accepted} to {manifest.longest} timesteps are served, {how}"
     if manifest.short is not None:
         served += (
             f". The model's own code answers those of fewer than {manifest.shortest}, because it does something else "

@@ -105,8 +105,8 @@ async def raw_request(request: Request, most_bytes: int) -> RawRequest:
     """
     headers = _headers(request)
     row: dict[str, object] = {}
-    if request.scope["query_string"]:
-        row.update({name: value.encode() for name, value in request.query_params.items()})
+    for name, value in request.query_params.multi_items() if request.scope["query_string"] else ():
+        row[name] = REPEATED if name in row else value.encode()
     is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() in _FORMS
     body, size = await _read(request, most_bytes + _FORM_BYTES * is_form)
     if body is None:

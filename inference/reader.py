@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import disk_usage
 
 from ..config.manifest import FILE_NAME, Manifest, ManifestError, parse_manifest
 from ..handlers.neuron_lstm import LIST, TRUSTED_KEYS, check_folder
@@ -197,6 +198,9 @@ class ArchiveReader:
             with zipfile.ZipFile(self.path) as file:
                 if any(".." in name.split("/") for name in file.namelist()):
                     raise zipfile.BadZipFile("a name leads out of it")
+                needed, free = sum(entry.file_size for entry in file.infolist()), disk_usage(directory).free
+                if needed > free:
+                    raise zipfile.BadZipFile(f"its files have {needed:,} bytes, and {directory} has room for {free:,}")
                 file.extractall(directory)  # noqa: S202 - zipfile keeps names inside the folder by itself
         elif _is_tar(self.path):
             with tarfile.open(self.path, tarinfo=_Member) as file:

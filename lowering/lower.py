@@ -229,7 +229,7 @@ def naming_fewest(error: LoweringError, first: int, longest: int) -> LoweringErr
     if 2 * first <= longest:
         served = (
             f"Requests of {first} timesteps or more take the same branches: without buckets of fewer timesteps they "
-            "are served, and shorter ones are refused"
+            "are served, and shorter ones are answered by the model's own code if it takes them"
         )
         error.args = (f"{error}. {served}",)
     return error

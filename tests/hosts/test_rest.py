@@ -133,6 +133,12 @@ def test_a_form_has_the_body_in_a_field(client: TestClient) -> None:
         torch.testing.assert_close(torch.tensor(found.json()), sums_of([1, 2]))
 
 
+def test_a_field_that_comes_twice_in_a_query_is_refused(client: TestClient) -> None:
+    found = client.post("/predictions/sums?body=[1]&body=[2]")
+
+    assert (found.status_code, found.json()["type"]) == (400, "MalformedBody")
+
+
 FIELD = b'--x\r\nContent-Disposition: form-data; name="body"\r\n\r\n\\udc00\r\n--x--\r\n'
 
 

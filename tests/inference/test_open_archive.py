@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -166,6 +167,17 @@ def test_a_changed_file_is_refused(folder: Path, tmp_path: Path) -> None:
 
     with pytest.raises(ArchiveError, match=r"program\.py was changed"):
         open_archive(copy)
+
+
+def test_an_archive_that_the_disk_has_no_room_for_is_not_unpacked(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file can say that it has terabytes of zeros."""
+    archive = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", folder)).rename(tmp_path / "tiny.mar")
+    monkeypatch.setattr("torchserve_neuron_lstm.inference.reader.disk_usage", lambda _: Mock(free=1000))
+
+    with pytest.raises(ArchiveError, match=r"tiny\.mar is damaged: its files have [\d,]+ bytes, and .* room for 1,000"):
+        open_archive(archive)
 
 
 @pytest.mark.parametrize(("error", "told"), [(MemoryError(), "out of memory"), (MemoryError("for 9 layers"), "for 9")])

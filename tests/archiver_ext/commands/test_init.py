@@ -270,8 +270,8 @@ class Whole(torch.nn.Module):
 """
 
 
-def init(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    (folder / "model.py").write_text(FILE)
+def init(folder: Path, capsys: pytest.CaptureFixture[str], *words: str, file: str = FILE) -> tuple[int, str, str]:
+    (folder / "model.py").write_text(file)
     code = main(["init", "--model-file", str(folder / "model.py"), "--longest", "9", *words])
     return code, *capsys.readouterr()
 
@@ -330,6 +330,15 @@ def test_another_class_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixtur
 
     assert (code, told) == (0, "")
     assert parse_config(text, "model-config.yaml").model.class_name == "Block"
+
+
+def test_a_model_that_looks_for_nan_is_told_of_missing_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = FILE.replace("forward(x)[0]", "forward(x.nan_to_num())[0]")
+    words = ("--class", "Block", "--args", "input_size=3", "hidden_size=4", "batch_first=True")
+
+    assert "write `missing: nan` to the input" in init(tmp_path, capsys, *words, file=looks)[2]
 
 
 class Opaque(nn.Module):

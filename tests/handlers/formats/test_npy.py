@@ -96,6 +96,7 @@ def header(text: str, version: bytes = b"\x01\x00") -> bytes:
             "product below 2**40",
         ),
         (npy(np.array([{"a": 1}], dtype=object)), "'|O' are not accepted"),
+        (header(f"({'1a,' * 900})"), "is not a dictionary"),  # Python would warn of each
     ],
 )
 def test_anything_else_is_refused_and_nothing_in_it_is_executed(content: bytes, told: str) -> None:
