@@ -66,7 +66,7 @@ class V2Format(RequestFormat):
         specs, entries, contents = self.context.manifest.outputs, [], []
         for index, binary in request.outputs or [(index, False) for index in range(len(specs))]:
             spec, tensors = specs[index], [own[index] for own in outputs]
-            if request.batched and spec.batch_dim is not None:
+            if request.batched and spec.batch_dim is not None and len({tensor.shape for tensor in tensors}) == 1:
                 tensors = [torch.stack(tensors, spec.batch_dim)]
             for tensor in tensors:
                 entry, content = write_output(tensor, spec, binary=binary)

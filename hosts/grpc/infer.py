@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from ...handlers.formats.raw_request import RawRequest
 from ...handlers.formats.tensors import MOST_DIMENSIONS
-from ...handlers.responses import JSON_LENGTH_HEADER, RawResponse, abbreviate, http_headers
+from ...handlers.responses import JSON_LENGTH_HEADER, TRUNCATED, RawResponse, abbreviate, http_headers
 from .messages import PARAMETER_CHOICE, GrpcRefusalError, message_class, refusal
 
 Metadata = Iterable[tuple[str, object]]
@@ -128,6 +128,8 @@ def infer_response(response: RawResponse) -> bytes:
     message.model_name, message.model_version, message.id = told["model_name"], told["model_version"], told["id"]
     for name, value in (told.get("parameters") or {}).items():
         _set_parameter(message.parameters[name], value)
+    if TRUNCATED.items() <= response.headers.items():
+        message.parameters["truncated"].bool_param = True
     start = 0
     for entry in told["outputs"]:
         message.outputs.add(name=entry["name"], datatype=entry["datatype"], shape=entry["shape"])

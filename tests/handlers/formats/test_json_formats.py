@@ -138,6 +138,10 @@ def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> Non
     assert (ids_of(batched), batched.id, batched.batched) == ([[1, 2], [3, 4]], "", True)
     assert ids_of(nested) == ids_of(batched)
 
+    # A model that answers by its own code may return outputs of several sizes.
+    text, _ = batched.format.encode(batched, [(torch.ones(2, 3),), (torch.ones(1, 3),)])
+    assert [output["shape"] for output in json.loads(text)["outputs"]] == [[2, 3], [1, 3]]
+
 
 @pytest.mark.parametrize(
     ("change", "told"),

@@ -176,7 +176,8 @@ def response(**fields: Any) -> RawResponse:
 
 
 def test_a_response_has_the_bytes_of_its_outputs_and_the_fields_of_its_session() -> None:
-    found = message_class("ModelInferResponse").FromString(infer_response(response()))
+    cut = response()._replace(headers={"X-Request-Truncated": "true"})
+    found = message_class("ModelInferResponse").FromString(infer_response(cut))
 
     assert (found.model_name, found.model_version, found.id) == ("model", "1.0", "é")
     assert [(one.name, one.datatype, [*one.shape]) for one in found.outputs] == [
@@ -187,7 +188,7 @@ def test_a_response_has_the_bytes_of_its_outputs_and_the_fields_of_its_session()
     assert str(sums) == str([np.float32(0.1).item(), 2.0, float("nan"), 4.0])
     assert total == [5.0, 6.0]
     parameters = {name: getattr(one, one.WhichOneof("parameter_choice")) for name, one in found.parameters.items()}
-    assert parameters == {"step": 2, "token": "abc", "done": True}
+    assert parameters == {"step": 2, "token": "abc", "done": True, "truncated": True}
 
 
 def test_an_error_response_is_a_refusal_with_its_code_type_and_waiting_time() -> None:
