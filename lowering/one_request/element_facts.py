@@ -102,6 +102,8 @@ def _clamped(own: ValueRange, name: str, limits: Sequence[Any], named: Mapping[s
 def within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool | None:
     """Return the result of comparing elements of a known range with a number, if it is the same for all."""
     known = value_range(tensor)
+    if name == "bool" or (name in ("to", "type") and [*others] == [torch.bool]):
+        name, others = "ne", [0]
     if known is None or name not in COMPARED or len(others) != 1 or not isinstance(others[0], (int, float)):
         return None
     (low, high), number = known.bounds, others[0]

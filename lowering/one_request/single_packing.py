@@ -180,7 +180,7 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
         raise LoweringError(
             f"pack_padded_sequence takes lengths that are computed from data{source_suffix(calling_line())}; name the "
             "argument with the true lengths under `lengths`, or declare under `inputs` the `range` of the ids or the "
-            "mask that they are counted from, without padding"
+            "mask that they are counted from, without padding, and count by a comparison, as in (ids != 0).sum(1)"
         )
     known = value_range(lengths)
     if known is not None and known.bounds[0] >= 1 and isinstance(steps, int) and known.bounds[1] <= steps:

@@ -258,8 +258,16 @@ def test_a_branch_on_what_is_not_the_mask_alone_is_refused_with_its_line(functio
         lower(Masked(function), with_mask("mask"))
 
 
+COUNTS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda ids: (ids != 0).sum(dim=1),
+    lambda ids: ids.bool().sum(1),
+    lambda ids: ids.to(torch.bool).long().sum(-1),
+)
+
+
 @pytest.mark.ci
-def test_ids_without_the_id_of_padding_give_the_lengths() -> None:
+@pytest.mark.parametrize("count", COUNTS, ids=["compared", "bool", "to bool"])
+def test_ids_without_the_id_of_padding_give_the_lengths(count: Callable[[Tensor], Tensor]) -> None:
     """The range of the ids says that 0 is padding only, so lengths can be counted from them in Python."""
 
     class Counting(nn.Module):
@@ -269,7 +277,7 @@ def test_ids_without_the_id_of_padding_give_the_lengths() -> None:
             self.gru = nn.GRU(5, 6, batch_first=True)
 
         def forward(self, ids: Tensor) -> Tensor:
-            lengths = (ids != 0).sum(dim=1).tolist()
+            lengths = count(ids).tolist()
             packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
             h: Tensor = self.gru(packed)[1]
             return h[0]
