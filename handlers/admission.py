@@ -52,8 +52,11 @@ class Admission:
 
     @cached_property
     def _safe_length(self) -> int:
-        """The longest sequence that exceeds no bound in a request of its own, in any format."""
-        lengths = range(1, self.manifest.longest + 1)
+        """The longest sequence that exceeds no bound in a request of its own, in any format.
+
+        One that the model's own code answers takes the same time whatever its length, and cannot be sent in parts.
+        """
+        lengths = range(self.estimate.alone_below, self.manifest.longest + 1)
         return first_true(lengths, lambda length: not self._is_safe(length)) - 1
 
     def _is_safe(self, length: int) -> bool:

@@ -80,8 +80,8 @@ class ServedArchive:
 
     def _user_code(self) -> AbstractContextManager[None]:
         """Let the archive's Python files import others late: a replica may have other archives."""
-        has_none = self.manifest.codec is None and self.manifest.model is None and self.manifest.short is None
-        return nullcontext() if has_none else self._modules.imported()
+        with_code = self.manifest.codec, self.manifest.model, self.manifest.short, self.manifest.shadow
+        return self._modules.imported() if any(one is not None for one in with_code) else nullcontext()
 
     async def respond(self, request: RawRequest) -> RawResponse:
         """Return the response to one request. Raises `QueueFullError`: too many requests wait."""

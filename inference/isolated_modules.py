@@ -31,6 +31,9 @@ class IsolatedModules(MetaPathFinder):
         Neither `sys.path` nor the modules of the process keep them, but the next block has them again.
         """
         with _ONE_AT_A_TIME:
+            if self in sys.meta_path:  # within another block
+                yield
+                return
             before, bytecode, path = self._taken(), sys.dont_write_bytecode, list(sys.path)
             sys.modules.update(self._modules)
             sys.meta_path.insert(0, self)
@@ -45,6 +48,8 @@ class IsolatedModules(MetaPathFinder):
 
     def _taken(self) -> dict[str, ModuleType]:
         """Take the modules with the folder's names out of those of the process."""
+        if self._names.isdisjoint(sys.modules):  # nearly always, and there are thousands of others
+            return {}
         return {name: sys.modules.pop(name) for name in list(sys.modules) if _top(name) in self._names}
 
     def find_spec(

@@ -198,16 +198,23 @@ class ArchiveReader:
             with zipfile.ZipFile(self.path) as file:
                 if any(".." in name.split("/") for name in file.namelist()):
                     raise zipfile.BadZipFile("a name leads out of it")
-                needed, free = sum(entry.file_size for entry in file.infolist()), disk_usage(directory).free
-                if needed > free:
-                    raise zipfile.BadZipFile(f"its files have {needed:,} bytes, and {directory} has room for {free:,}")
+                self._check_room(directory, sum(entry.file_size for entry in file.infolist()))
                 file.extractall(directory)  # noqa: S202 - zipfile keeps names inside the folder by itself
         elif _is_tar(self.path):
             with tarfile.open(self.path, tarinfo=_Member) as file:
-                file.extractall(directory, filter="data")
+                file.extractall(directory, filter=self._fitting)  # noqa: S202 - it filters as "data" does
                 _read_to_end(file)
         else:
             raise self._not_an_archive()
+
+    def _fitting(self, member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        self._check_room(Path(path), member.size)
+        return tarfile.data_filter(member, path)
+
+    def _check_room(self, directory: Path, needed: int) -> None:
+        free = disk_usage(directory).free
+        if needed > free:
+            raise ArchiveError(f"{self.path}: its files have {needed:,} bytes, and {directory} has room for {free:,}")
 
     @contextmanager
     def _damage_reported(self) -> Iterator[None]:

@@ -62,7 +62,10 @@ def _tune(options: argparse.Namespace) -> None:
 
     from .tuning.proposal import print_proposal
 
-    _check_options(options)
+    for name, written in (("--save-lengths", options.save_lengths), ("--picture", options.picture)):
+        for what, given in _read_files(options):
+            if written is not None:
+                check_output(written, given, what, name)
     histogram = _read(options.lengths, options.model)
     target = _find_target(options)
     proposal = _propose(options, histogram, target)
@@ -75,14 +78,6 @@ def _tune(options: argparse.Namespace) -> None:
         sys.stdout.write(f"neuron_lstm:\n  buckets:\n    length: {list(proposal.proposed.lengths)}\n")
     for line in (*(f"note: {note}" for note in target.notes()), *_write(options, proposal, target)):
         print_note(line)
-
-
-def _check_options(options: argparse.Namespace) -> None:
-    """Refuse options that contradict each other, before anything is read."""
-    for name, written in (("--save-lengths", options.save_lengths), ("--picture", options.picture)):
-        for what, given in _read_files(options):
-            if written is not None:
-                check_output(written, given, what, name)
 
 
 def _read_files(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:

@@ -69,7 +69,7 @@ def prepare_short(
         return None
     reason = f"its programs take {program.shortest} timesteps or more"
     description = describe_own_model(model, model_file, build.config, reason)
-    lengths = range(shortest, program.shortest)[:_MOST_SHORT]
+    lengths = sorted({*range(shortest, program.shortest)[:_MOST_SHORT], program.shortest - 1})
     constants = non_persistent_buffers(model)
     described, trial = try_described(build, description, constants, lengths)
     for outputs in trial.answers:

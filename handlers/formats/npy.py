@@ -28,7 +28,7 @@ from .tensors import are_sizes
 MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 4096  # bytes; numpy writes 118 for any array of ordinary rank
 
-_LETTER_AFTER_DIGIT = re.compile(r"[0-9][A-Za-z_]")
+_WARNED_OF = re.compile(r"[0-9][A-Za-z_]|\\")
 _NAMES = {
     "b1": "bool", "f2": "float16", "f4": "float32", "f8": "float64",
     "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
@@ -128,8 +128,8 @@ def _header_text(content: bytes | bytearray) -> tuple[str, int]:
 @lru_cache(maxsize=_HEADER_CACHE_SIZE)
 def _header(text: str) -> _Header:
     try:
-        # Python warns of each number with a letter behind it, and would fill the log.
-        fields = None if _LETTER_AFTER_DIGIT.search(text) else ast.literal_eval(text.strip())
+        # Python warns of each number with a letter behind it, and of escapes, and would fill the log.
+        fields = None if _WARNED_OF.search(text) else ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         fields = None
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:

@@ -121,7 +121,7 @@ class RawRequest(NamedTuple):
         for name in BODY_FIELDS:
             if name in self.row:
                 if (value := self.row[name]) is REPEATED:
-                    raise malformed(f"the form has more than one field {name!r}: send a request for each")
+                    raise malformed(f"the request has more than one field {name!r}: send a request for each")
                 return Body(value, self._field_type(name), self._json_bytes(value))
         raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
 

@@ -323,7 +323,10 @@ class _Visit:
         return _members(name, vars(cls))
 
     def _method(self, name: str, method: Any) -> Iterable[_Named]:
-        return [(name, getattr(method, "__func__", None)), (name, getattr(method, "__self__", None))]
+        # The generators of the process are behind `random.choice` and its like. They are not the model's.
+        holder = getattr(method, "__self__", None)
+        own = () if _generator_place(name, holder) else ((name, holder),)
+        return [(name, getattr(method, "__func__", None)), *own]
 
     def _partial(self, name: str, call: partial[Any]) -> Iterable[_Named]:
         return [(name, call.func), (name, call.args), (name, call.keywords)]

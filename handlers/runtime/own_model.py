@@ -23,9 +23,6 @@ from .constructor_arguments import as_argument
 from .kept_state import KeptState
 from .user_code import end_error, user_modules
 
-_ONE_AT_A_TIME = threading.RLock()
-"""Two models of one file, as that of a shadow is, have the globals of that file in common."""
-
 Tensors = tuple[torch.Tensor, ...]
 Answer = Callable[[Sequence[torch.Tensor], int], Tensors]
 """A function of the tensors of a request and its timesteps."""
@@ -43,6 +40,8 @@ class OwnProgram:
         importing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.model, self.state = model, state
+        self.turn = threading.RLock()
+        """Held by a call. Two models of one file, as that of a shadow, share its globals: they have one lock."""
         self._importing = importing
         self._makers = tuple(argument_makers(description).items())
         self._batch_dims = [spec.batch_dim for spec in inputs]
@@ -59,10 +58,10 @@ class OwnProgram:
 
         The outputs share no memory with anything else.
 
-        Raises `RuntimeError`: the code called sys.exit(); or whatever it raises.
+        Raises `RuntimeError`: the code called sys.exit(), or raised what is no `Exception`; or whatever it raises.
         """
         lengths = [length] * rows
-        with torch.no_grad(), _ONE_AT_A_TIME, self._importing():
+        with torch.no_grad(), self.turn, self._importing():
             try:
                 returned = self.model(**{name: make(tensors, lengths) for name, make in self._makers})
                 if type(returned) is torch.Tensor and returned.layout is torch.strided and not returned.is_quantized:

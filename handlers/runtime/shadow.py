@@ -28,7 +28,7 @@ from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
 from ...config.own_model import Shadow
 from .loader import ServedModel
-from .own_model import Answer, load_own_model
+from .own_model import Answer, OwnProgram, load_own_model
 from .user_code import working_directory
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _UNTIL_SENT_SECONDS = 0.01
 _NICENESS = 10
 """Steps by which the thread's priority is lower than that of the worker."""
 _OVERFLOWING = 1e18
-"""Values beyond which products overflow in float32. Any client can send them, so they change nothing but counts."""
+"""Values whose sums and products may overflow. Any client can send them, so they change nothing but counts."""
 _LAST_SECONDS = 5.0
 """The longest time for which the end of the process waits for a comparison."""
 
@@ -193,12 +193,17 @@ def _worst(outputs: Tensors, expected: Tensors, rounding: Sequence[float], manif
     return worst
 
 
-def own_answer(directory: Path, manifest: Manifest, settings: Shadow) -> Answer:
+def own_answer(directory: Path, manifest: Manifest, settings: Shadow, beside: Optional[OwnProgram] = None) -> Answer:
     """Load the model of an unpacked archive; returns the function by which its own code answers.
+
+    `beside` is the model that answers short sequences: the two are called one after the other.
 
     Raises `RuntimeError`: it cannot be made here.
     """
     files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
     weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
     importing = partial(working_directory, directory)
-    return load_own_model(settings.model, manifest.inputs, directory, weights, importing).answering(manifest.outputs)
+    program = load_own_model(settings.model, manifest.inputs, directory, weights, importing)
+    if beside is not None:
+        program.turn = beside.turn
+    return program.answering(manifest.outputs)

@@ -41,8 +41,8 @@ from .rows import SqliteChanges, find_records
 _log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 5.0
-_TOTALS_BUSY_SECONDS = 0.25
-"""Time that a report waits for a lock. The requests of others wait behind it."""
+_PROBE_BUSY_SECONDS = 0.25
+"""Time that a write of no change, which asks whether the store works, waits for a lock: requests wait behind it."""
 _CHECKPOINT_BUSY_SECONDS = 0.2
 """Time after which a checkpoint leaves pages that others use to the next one."""
 _MOST_INFOS = 32768
@@ -108,7 +108,8 @@ class SqliteStore:
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Make each change separately. The ids of one call are different."""
-        with self._transaction("BEGIN IMMEDIATE", _BUSY_SECONDS) as connection:
+        seconds = _BUSY_SECONDS if changes else _PROBE_BUSY_SECONDS
+        with self._transaction("BEGIN IMMEDIATE", seconds) as connection:
             tally = connection.execute("SELECT open, bytes, time, shared, uncounted FROM tally")
             count, size, *stored = tally.fetchone()
             reading = self._clock()
@@ -148,10 +149,8 @@ class SqliteStore:
 
     def totals(self) -> StoreTotals:
         """Count open sessions and bytes. Raises `StoreUnavailableError`: nothing can be read."""
-        with self._transaction("BEGIN", _TOTALS_BUSY_SECONDS) as connection:
-            tally = _execute_when_unlocked(
-                connection, "SELECT open, bytes, time, shared FROM tally", _TOTALS_BUSY_SECONDS
-            )
+        with self._transaction("BEGIN", _BUSY_SECONDS) as connection:
+            tally = _execute_when_unlocked(connection, "SELECT open, bytes, time, shared FROM tally", _BUSY_SECONDS)
             count, size, stored, shared = tally.fetchone()
             # By the shared clock alone: a report, on which nothing is removed. A new user has no other.
             now = stored if shared is None else stored + max(0.0, self._clock().shared - shared)

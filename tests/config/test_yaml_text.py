@@ -61,7 +61,9 @@ def test_what_has_no_end_or_is_too_deep_for_python_is_refused(text: str) -> None
 def test_aliases_that_multiply_are_refused() -> None:
     lists = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
 
-    assert "has 1,362,025,166 values" in complaints(f"a0: &a0 [x, x]\n{lists}")
+    found = complaints(f"a0: &a0 [x, x]\n{lists}{small_block(model='{args: {x: *a9}}')}")
+    assert "neuron_lstm.model.args.x[0]" in found
+    assert "is one of more than 200,000 values, with all aliases (*) written out" in found
 
 
 def test_anchors_and_aliases_work() -> None:

@@ -338,7 +338,7 @@ def test_a_model_that_looks_for_nan_is_told_of_missing_values(
     looks = FILE.replace("forward(x)[0]", "forward(x.nan_to_num())[0]")
     words = ("--class", "Block", "--args", "input_size=3", "hidden_size=4", "batch_first=True")
 
-    assert "write `missing: nan` to the input" in init(tmp_path, capsys, *words, file=looks)[2]
+    assert "write `missing: nan` to an input" in init(tmp_path, capsys, *words, file=looks)[2]
 
 
 class Opaque(nn.Module):

@@ -57,6 +57,7 @@ def program(model: torch.nn.Module) -> OwnProgram:
 
 def test_two_models_of_one_file_answer_one_after_the_other() -> None:
     programs = [program(Alone()), program(Alone())]
+    programs[1].turn = programs[0].turn
 
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda number: programs[number % 2]([torch.zeros(1, 3)])[0], range(16)))
