@@ -10,7 +10,7 @@ it, of
 
 Few calls are considered:
 
-- batch sizes: the largest of a cheapest cover of so many rows, for any of the chunk lengths;
+- batch sizes: the largest of a cheapest cover of all rows, or of those that outlast a shortest chunk, for any length;
 - chunk lengths: the longest one at whose end no other batch size would do better, repeated until one could, and each
   longer one;
 - rows that end together: the cheapest sequence of chunks of a batch size; for a single row, of any.
@@ -248,8 +248,10 @@ class _Search:
         remaining = lengths[first] - start
         if beyond - first == 1 and remaining < len(self._options.single_row):
             return [_until_end(self._options.single_row, remaining, beyond, ())]
-        candidates = []
-        for rows_called, min_active, chunk_lengths, chunks, until_end in self._options.of_rows[beyond - first]:
+        candidates, of_rows = [], self._options.of_rows
+        outlasting = bisect_left(descending, -start - of_rows[1][0].lengths[0], first, beyond) - first
+        options = {option.rows_called: option for rows in (outlasting, beyond - first) for option in of_rows[rows]}
+        for rows_called, min_active, chunk_lengths, chunks, until_end in options.values():
             called = first + rows_called
             rest = ((start, called, beyond),) if called < beyond else ()
             change = lengths[first + min_active - 1] - start

@@ -56,14 +56,14 @@ def test_no_plan_is_cheaper_than_the_best_plan(problem: Problem) -> None:
 
 
 @given(st.lists(st.integers(1, 24), min_size=1, max_size=7))
-@example([7, 1, 1, 1, 1])  # one row and four cost 0.66, two and three 0.74
-def test_plans_cost_at_most_an_eighth_more_than_the_best_plan(lengths: list[int]) -> None:
+@example([7, 1, 1, 1, 1])  # one row that outlasts the others costs least apart from them
+def test_plans_cost_at_most_a_tenth_more_than_the_best_plan(lengths: list[int]) -> None:
     grid = BucketGrid((1, 2, 4, 8), (2, 4, 8))
     cost = CostModel({bucket: 0.1 + bucket.length * (0.03 + 0.01 * bucket.batch) for bucket in grid.buckets})
 
     planned = planned_value(BucketedChunkPlanner(grid, cost).plan(lengths), cost)
 
-    assert planned[0] <= 1.125 * best_of_all(grid, cost, lengths)[0]
+    assert planned[0] <= 1.1 * best_of_all(grid, cost, lengths)[0]
 
 
 @given(st.data())
