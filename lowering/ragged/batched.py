@@ -51,9 +51,8 @@ class RaggedRun(torch.fx.Interpreter):
         super().__init__(module)
         self.extra_traceback = False
         self._inputs, self._tensors, self._batch = inputs, tensors, batch
-        self._sign_sensitive, self._sign_read = (
-            sign_sensitive(module.graph, divisions, not inputs) for divisions in (True, False)
-        )
+        self._sign_sensitive = sign_sensitive(module.graph, divisions=True, outputs=not inputs)
+        self._sign_read = sign_sensitive(module.graph, divisions=False)
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """Run a node. Raises `LoweringError`: the operator has no rule for these arguments; names the user's line."""
