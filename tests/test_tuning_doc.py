@@ -62,13 +62,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.ci
 def test_the_commands_do_what_is_shown(folder: Path) -> None:
-    look, write, report, keep, older = blocks(TEXT, "bash")
+    look, report, keep, older = blocks(TEXT, "bash")
     (shown,) = blocks(TEXT, "text")
 
     assert shell(look, folder) == shown
-    assert (folder / "model-config.yaml").read_text() == CONFIG
-    shell(write, folder)
-    assert str(list(load_config(folder / "model-config.yaml").grid.lengths)) in shown
+    (folder / "model-config.yaml").write_text(CONFIG.rpartition("    length:")[0] + shown.splitlines()[-1])
+    assert len(load_config(folder / "model-config.yaml").grid.lengths) == 8
     shell(report, folder)
     assert "<caption>Both grids</caption>" in (folder / "report.html").read_text()
     shell(keep, folder)
