@@ -40,6 +40,14 @@ def next_values(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(drawn, torch.nextafter(tensor, tensor.new_tensor(math.inf)), tensor)
 
 
+def rounded_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return floats that differ by up to 64 rounding errors of the largest one; integers as they are."""
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return tensor
+    drawn = 2 * torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0), dtype=tensor.dtype) - 1
+    return tensor + drawn * 64 * torch.finfo(tensor.dtype).eps * (float(tensor.abs().max()) or 1.0)
+
+
 def allowed_rounding(result: torch.Tensor, changed: torch.Tensor) -> float:
     """Return a bound of rounding errors: 64 times the change of a result with `next_values` of its inputs."""
     if result.shape != changed.shape or result.numel() == 0:

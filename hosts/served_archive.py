@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -125,7 +126,10 @@ def _host(directory: Path, settings: ArchiveSettings, version: str, report: Repo
 
 
 class UnloadedArchive:
-    """An archive that was not loaded, for `reason`. Its metadata are there; its model is not ready."""
+    """An archive that was not loaded, for `reason`. Its metadata are there; its model is not ready.
+
+    Clients read the reason: files are named without their folders, which are the host's.
+    """
 
     def __init__(self, settings: ArchiveSettings, reason: str) -> None:
         """Read the archive's manifest. Raises `ArchiveError`: there is no such archive, or it is damaged."""
@@ -133,7 +137,7 @@ class UnloadedArchive:
         self.name = settings.name
         self.version = reader.model_version()
         self.manifest = reader.manifest()
-        self._reason = reason
+        self._reason = re.sub(r"(?<!\w)/([^\s/]+/)*", "", reason)
 
     async def respond(self, request: RawRequest) -> RawResponse:
         """Refuse the request with 503: another replica may have the model."""

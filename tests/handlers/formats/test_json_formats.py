@@ -90,6 +90,7 @@ def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str)
         (row(b"\xff\xfe["), "not text in UTF-8"),
         (row(b"[" * 100_000), "nested too deep"),
         (row(b"[" + b"1" * 5000 + b"]"), "too many digits"),
+        (row(json.dumps(dict.fromkeys(range(100_001))).encode()), "100001 names: too many"),
         (row(b"[NaN]"), "value 0 is a float (nan)"),
         (row({"instances": 3}), "instances must be a list"),
         (row({"instances": []}), "instances is empty"),

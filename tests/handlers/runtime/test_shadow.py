@@ -217,3 +217,20 @@ def test_rounding_errors_of_large_values_are_no_difference(ours: float, is_worse
     )
 
     assert (found is not None) == is_worse
+
+
+@pytest.mark.parametrize(("signal", "is_worse"), [("constant", False), ("zeros", False), ("rising", True)])
+def test_a_place_that_rounding_errors_choose_is_no_difference(signal: str, is_worse: Any) -> None:
+    """The states of a layer converge on a constant signal: which one is largest follows from their last digits."""
+    torch.manual_seed(2)
+    layer = torch.nn.GRU(1, 4)
+    x = {"constant": torch.full((200, 1), 0.7), "zeros": torch.zeros(200, 1), "rising": torch.arange(200.0)[:, None]}
+
+    def place(request: Sequence[torch.Tensor], length: int) -> Tensors:
+        states = layer(request[0])[0] if signal != "rising" else request[0]
+        return (states[100:, 0].argmax().reshape(1),)
+
+    (own,) = place([x[signal]], 200)
+    found = worst_difference(place, [x[signal]], 200, (own - 3,), FakeModel().manifest)
+
+    assert (found is not None) == is_worse

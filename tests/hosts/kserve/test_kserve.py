@@ -179,6 +179,7 @@ def test_without_the_engine_it_is_live_and_tells_why_it_is_not_ready(archives: A
     assert "onnxruntime" in ready.json["models"]["scorer"]["reason"]
     assert "onnxruntime" in model.json["reason"]
     assert "onnxruntime" in over_grpc.details
+    assert "/" not in model.json["reason"] + over_grpc.details  # paths of the host are for its log
     assert not message_class("ServerReadyResponse").FromString(server_ready).ready
     assert "onnxruntime" in server.log.read_text()
 
