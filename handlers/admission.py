@@ -57,10 +57,8 @@ class Admission:
         One that the model's own code answers takes the same time whatever its length, and cannot be sent in parts.
         """
         lengths = range(self.estimate.alone_below, self.manifest.longest + 1)
-        return first_true(lengths, lambda length: not self._is_safe(length)) - 1
-
-    def _is_safe(self, length: int) -> bool:
-        return all(self._refusal([length], self._all_outputs(binary=binary)) is None for binary in (False, True))
+        outputs = [self._all_outputs(binary=binary) for binary in (False, True)]
+        return first_true(lengths, lambda length: any(self._refusal([length], each) for each in outputs)) - 1
 
     def check(self, request: InferenceRequest) -> None:
         """Refuse a request whose response cannot be sent, or whose computation takes too long.

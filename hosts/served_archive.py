@@ -126,10 +126,7 @@ def _host(directory: Path, settings: ArchiveSettings, version: str, report: Repo
 
 
 class UnloadedArchive:
-    """An archive that was not loaded, for `reason`. Its metadata are there; its model is not ready.
-
-    Clients read the reason: files are named without their folders, which are the host's.
-    """
+    """An archive that was not loaded, for `reason`. Its metadata are there; its model is not ready."""
 
     def __init__(self, settings: ArchiveSettings, reason: str) -> None:
         """Read the archive's manifest. Raises `ArchiveError`: there is no such archive, or it is damaged."""
@@ -137,6 +134,7 @@ class UnloadedArchive:
         self.name = settings.name
         self.version = reader.model_version()
         self.manifest = reader.manifest()
+        # Clients read the reason: folders are the host's.
         self._reason = re.sub(r"(?<!\w)/([^\s/]+/)*", "", reason)
 
     async def respond(self, request: RawRequest) -> RawResponse:

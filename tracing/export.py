@@ -112,7 +112,9 @@ def _flat_forward(
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         arguments = pytree.tree_unflatten(list(tensors[:count]), in_tree)
         others = dict(zip(held, tensors[count:], strict=True))
-        with _substituted(module, others), packed_sequence_mode(_rows(tensors[:count])) as mode:
+        possible = (len(one) for one in tensors[:count] if one.dim() == 1 and not one.is_floating_point())
+        rows = next(possible, None)  # if any input can hold lengths: `lengths.tolist()` must stay in the program
+        with _substituted(module, others), packed_sequence_mode(rows) as mode:
             outputs = own(*arguments)
             reject_packed_outputs(outputs)
         notes["padded_timesteps"] = mode.padded_timesteps
@@ -125,11 +127,6 @@ def _flat_forward(
     names = _names(own if called is module else called, in_tree, count, held)
     named: Callable[..., Any] = with_parameter_names(forward, names)
     return named
-
-
-def _rows(tensors: Sequence[torch.Tensor]) -> int | None:
-    """Count the lengths, if any input can hold them: `lengths.tolist()` must stay in the program."""
-    return next((len(one) for one in tensors if one.dim() == 1 and not one.is_floating_point()), None)
 
 
 def _names(forward: Function, in_tree: pytree.TreeSpec, count: int, held: Sequence[str]) -> list[str]:

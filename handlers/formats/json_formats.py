@@ -19,8 +19,7 @@ BINARY = (bytes, bytearray)
 _TOO_LARGE = 413
 _MANY_OBJECTS = 1 << 16
 """Bytes of a text from which on its values are many."""
-_MOST_NAMES = 100_000
-"""Names of an object's values in a body: each is parsed, and kept in a table, before the request is refused."""
+_MOST_NAMES = 100_000  # of values in objects
 _LIST_BYTES, _OBJECT_BYTES = 88, 232  # of Python, at least
 
 
@@ -49,7 +48,9 @@ def parse_json(body: Body) -> object:
 
 def _parsed(parse: Callable[[Any], object], text: Union[str, bytes, bytearray]) -> object:
     """Parse without garbage collections, most of the time. Raises `RequestError`: 413, too many parts of a kind."""
-    lists, objects, names = (text.count(sign if isinstance(text, str) else sign.encode()) for sign in ("[", "{", '":'))
+    lists, objects, names = (
+        text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in ("[", "{", '":')
+    )
     if names > _MOST_NAMES or _LIST_BYTES * lists + _OBJECT_BYTES * objects > 20 * len(text) + 48_000_000:
         raise RequestError("BodyTooLarge", f"the body has {lists} lists, {objects} objects and {names} names: too many")
     if not gc.isenabled():

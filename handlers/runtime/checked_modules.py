@@ -34,8 +34,9 @@ class CheckedModules(MetaPathFinder, ExecutionLoader):
         Raises `ModuleNotFoundError`: the name is below a package of the archive, which has no such module.
         """
         base, is_nested = fullname.replace(".", "/"), "." in fullname
-        if is_nested and not self._owns(fullname.partition(".")[0]):
-            return None
+        top = fullname.partition(".")[0]
+        if is_nested and str(self.archive / top) not in getattr(sys.modules.get(top), "__path__", ()):
+            return None  # the imported package of this name is one of the host
         if (source := self._source_path(fullname)) is not None:
             spec = ModuleSpec(fullname, self, origin=str(self.archive / source), is_package=self.is_package(fullname))
             spec.has_location = True
@@ -71,10 +72,6 @@ class CheckedModules(MetaPathFinder, ExecutionLoader):
     def _source_path(self, fullname: str) -> str | None:
         base = fullname.replace(".", "/")
         return next((path for path in (f"{base}/__init__.py", f"{base}.py") if path in self._sources), None)
-
-    def _owns(self, top: str) -> bool:
-        """Whether the imported package of this name is the archive's, and not one of the host."""
-        return str(self.archive / top) in getattr(sys.modules.get(top), "__path__", ())
 
 
 def serves_modules(directory: Path) -> bool:

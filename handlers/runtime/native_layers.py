@@ -67,12 +67,9 @@ class _Kernels:
 
     def _call(self, kernel: Callable[..., Any], *args: Any) -> Any:
         of_rows = self._padded if isinstance(args[3], bool) else self._packed
-        computed = of_rows(*args) if self._is_plain() else None
+        has_other_numbers = torch.is_grad_enabled() or torch._C._is_any_autocast_enabled()  # noqa: SLF001 - of any torch
+        computed = None if has_other_numbers else of_rows(*args)
         return kernel(*args) if computed is None else computed
-
-    def _is_plain(self) -> bool:
-        """Whether numbers are computed as in a program: without gradients, in float32."""
-        return not torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled()  # noqa: SLF001 - of any torch
 
     def _padded(self, x: torch.Tensor, states: Any, weights: Sequence[torch.Tensor], *options: Any) -> Computed:
         *_, training, _, batch_first = options

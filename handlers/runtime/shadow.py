@@ -33,16 +33,12 @@ from .own_model import Answer, OwnProgram, load_own_model
 from .user_code import working_directory
 
 _log = logging.getLogger(__name__)
-_MOST_WAITING = 8
-"""Answers that wait for their comparison: more are dropped, as a comparison takes longer than an answer."""
-_UNTIL_SENT_SECONDS = 0.01
-"""A comparison begins so long after its answer was made: that is sent then."""
-_NICENESS = 10
-"""Steps by which the thread's priority is lower than that of the worker."""
+_MOST_WAITING = 8  # comparisons: they take longer than answers, so more are dropped
+_UNTIL_SENT_SECONDS = 0.01  # from an answer to its comparison
+_NICENESS = 10  # steps below the priority of the worker
 _OVERFLOWING = 1e18
 """Values whose sums and products may overflow. Any client can send them, so they change nothing but counts."""
-_LAST_SECONDS = 5.0
-"""The longest time for which the end of the process waits for a comparison."""
+_LAST_SECONDS = 5.0  # the end of the process waits no longer for a comparison
 
 
 class _Comparison(NamedTuple):
@@ -132,7 +128,8 @@ class ShadowedModel:
             time.sleep(_UNTIL_SENT_SECONDS)
             is_different = self._is_different(one)
             self._count(compared=1, different=int(is_different))
-            if is_different and self._settings.on_difference == "model" and not _may_overflow(one.tensors):
+            overflows = (bool((x.abs() > _OVERFLOWING).any()) for x in one.tensors if x.is_floating_point())
+            if is_different and self._settings.on_difference == "model" and not any(overflows):
                 _log.warning("shadow: the model's own code answers from now on")
                 self._own_answers = True
                 return
@@ -155,10 +152,6 @@ class ShadowedModel:
             *(worst[0].name, one.length, worst[1]),
         )
         return True
-
-
-def _may_overflow(tensors: Sequence[torch.Tensor]) -> bool:
-    return any(bool((tensor.abs() > _OVERFLOWING).any()) for tensor in tensors if tensor.is_floating_point())
 
 
 Worst = Optional[tuple[TensorSpec, float]]
