@@ -116,17 +116,12 @@ def _report_base_exception(error: BaseException) -> int:
     return _FAILED
 
 
-def _discard_unwritable_output() -> None:
-    """Discard what standard output still holds, if it cannot be written: Python would fail again when it ends."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _report_error(error: Exception) -> int:
     if isinstance(error, OSError):
-        _discard_unwritable_output()
+        try:
+            sys.stdout.flush()
+        except OSError:  # what it still holds is discarded: Python would fail again when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         sys.stderr.write("error: the reader of standard output ended before everything was written\n")
     elif isinstance(error, OSError):

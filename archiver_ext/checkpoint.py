@@ -63,8 +63,15 @@ def read_state_dicts(file: Path) -> dict[str, Weights]:
     Raises `WeightsError`: the file is damaged, or holds none.
     Raises `PackagingError`: it is a TorchScript program.
     """
-    _refuse_torchscript(file)
-    return dict(_state_dicts(file)) or {"": read_weights(file)}  # which raises, unless it is an empty state dict
+    if is_torchscript(file):
+        raise PackagingError(
+            f"{file.name} is a TorchScript program, not a state dict: save it with "
+            "torch.save(model.state_dict(), 'weights.pt') and give that file. Without --model-file, the program itself "
+            "is served, each request alone"
+        )
+    is_checkpoint = file.is_file() and file.suffix.lower() in (".pt", ".pth")
+    found = dict(_nested(load_checkpoint(file), "", _DEEPEST)) if is_checkpoint else {}
+    return found or {"": read_weights(file)}  # which raises, unless it is an empty state dict
 
 
 def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Weights) -> FoundWeights:
@@ -81,13 +88,6 @@ def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Wei
     best = fitting[0] if fitting else max(found, key=lambda one: len(one.weights.keys() & expected.keys()))
     _refuse_without_numbers(best.weights, file)
     return FoundWeights({name: one.detach().contiguous() for name, one in best.weights.items()}, best.key, best.prefix)
-
-
-def _state_dicts(file: Path) -> Iterator[tuple[str, Weights]]:
-    if file.is_file() and file.suffix.lower() in (".pt", ".pth"):
-        yield from _nested(load_checkpoint(file), "", _DEEPEST)
-    else:
-        yield "", read_weights(file)
 
 
 def _nested(content: Any, key: str, depth: int) -> Iterator[tuple[str, Weights]]:
@@ -122,15 +122,6 @@ def is_torchscript(file: Path) -> bool:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
         return False  # another format, or damaged or of a later zip: whoever reads it says so
-
-
-def _refuse_torchscript(file: Path) -> None:
-    if is_torchscript(file):
-        raise PackagingError(
-            f"{file.name} is a TorchScript program, not a state dict: save it with "
-            "torch.save(model.state_dict(), 'weights.pt') and give that file. Without --model-file, the program itself "
-            "is served, each request alone"
-        )
 
 
 def _refuse_without_numbers(weights: Weights, file: Path) -> None:

@@ -153,13 +153,9 @@ def importable(directory: Path) -> Iterator[None]:
     finally:
         sys.path[:], sys.dont_write_bytecode = path, bytecode
         for name in set(sys.modules) - set(modules):
-            if _lies_in(sys.modules[name], directory):
+            file = module_file(sys.modules[name])
+            if file is not None and Path(file).is_relative_to(directory):
                 del sys.modules[name]
-
-
-def _lies_in(module: ModuleType, directory: Path) -> bool:
-    file = module_file(module)
-    return file is not None and Path(file).is_relative_to(directory)
 
 
 def _import(model_file: Path) -> ModuleType:
@@ -183,9 +179,6 @@ def _import(model_file: Path) -> ModuleType:
     return module
 
 
-_RELATIVE = "attempted relative import"
-
-
 def _import_advice(error: BaseException) -> str:
     """Say how a failed import is made to work, in brackets; empty for other errors.
 
@@ -193,8 +186,13 @@ def _import_advice(error: BaseException) -> str:
      (if it is your file, give blocks.py with --extra-fi
     """
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        return _missing(error.name)
-    if isinstance(error, ImportError) and _RELATIVE in str(error):
+        top = error.name.partition(".")[0]
+        return (
+            f" (if it is your file, give {top}.py with --extra-files. If it is your folder, put it into another one, "
+            f"as in parts/{top}/, and give --extra-files parts: only the content of a folder gets into the archive. If "
+            "it is a package, install it here)"
+        )
+    if isinstance(error, ImportError) and "attempted relative import" in str(error):
         return (
             " (the model's file is no part of a package in the archive. Write `from layers import Block` in place of "
             "`from .layers import Block`, and give layers.py with --extra-files. Or keep your package: give a folder "
@@ -202,12 +200,3 @@ def _import_advice(error: BaseException) -> str:
             "`from package.model import Net` and `class Model(Net): pass`)"
         )
     return ""
-
-
-def _missing(name: str) -> str:
-    top = name.partition(".")[0]
-    return (
-        f" (if it is your file, give {top}.py with --extra-files. If it is your folder, put it into another one, as in "
-        f"parts/{top}/, and give --extra-files parts: only the content of a folder gets into the archive. If it is a "
-        "package, install it here)"
-    )

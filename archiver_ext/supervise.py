@@ -63,15 +63,11 @@ def _outcome(process: subprocess.Popen[str], task: str) -> int:
         return process.wait()
     except (KeyboardInterrupt, Terminated) as end:
         process.send_signal(end.signal if isinstance(end, Terminated) else signal.SIGINT)
-        return _wait_or_kill(process)
-
-
-def _wait_or_kill(process: subprocess.Popen[str]) -> int:
-    try:
-        return process.wait(_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+        try:
+            return process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
 
 
 def supervised() -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -82,27 +81,22 @@ def _digests(archive: Path) -> tuple[dict[str, str], bytes]:
             f"{archive} is not a .mar or a folder, and nothing else is signed or verified: readers of a .tar.gz can "
             "see different files; package the model without --archive-format tgz"
         )
-    with archive.open("rb") as file:
-        for name, data in _zip_entries(file):
-            parts = name.removesuffix("/").split("/")
-            if name in digests or {"", ".", ".."} & set(parts) or "\\" in name or not name.isprintable():
-                raise PackagingError(f"{archive}: the name {name!r} is there twice, or leads out of the archive")
-            if name == LIST:
-                content = data.read(_LONGEST_LIST + 1)
-                if len(content) > _LONGEST_LIST:
-                    raise PackagingError(f"{archive}: {LIST} has more than {_LONGEST_LIST} bytes")
-            if not name.endswith("/"):
-                digests[name] = digest_of(data)
+    with archive.open("rb") as file, zipfile.ZipFile(file) as packed:
+        _check_layout(file, packed)
+        for entry in packed.infolist():
+            with packed.open(entry) as data:
+                name = entry.orig_filename
+                parts = name.removesuffix("/").split("/")
+                if name in digests or {"", ".", ".."} & set(parts) or "\\" in name or not name.isprintable():
+                    raise PackagingError(f"{archive}: the name {name!r} is there twice, or leads out of the archive")
+                if name == LIST:
+                    content = data.read(_LONGEST_LIST + 1)
+                    if len(content) > _LONGEST_LIST:
+                        raise PackagingError(f"{archive}: {LIST} has more than {_LONGEST_LIST} bytes")
+                if not name.endswith("/"):
+                    digests[name] = digest_of(data)
     digests.pop(LIST, None)
     return digests, content
-
-
-def _zip_entries(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
-    with zipfile.ZipFile(file) as archive:
-        _check_layout(file, archive)
-        for entry in archive.infolist():
-            with archive.open(entry) as data:
-                yield entry.orig_filename, data
 
 
 def _check_layout(file: IO[bytes], archive: zipfile.ZipFile) -> None:

@@ -114,15 +114,14 @@ def _rewrite_zip(archive: Path, files: Mapping[str, Path], written: Path) -> Non
         for entry in old.infolist():
             kept = copy.copy(entry)  # writing changes its offset
             kept.extra = b""  # of a large file its sizes, which are written anew
-            if entry.filename in files:
-                kept.file_size = files[entry.filename].stat().st_size
-                with files[entry.filename].open("rb") as source, new.open(kept, "w") as target:
-                    shutil.copyfileobj(source, target)
+            replaced = files.get(entry.filename)
+            if replaced is not None:
+                kept.file_size = replaced.stat().st_size
             elif entry.is_dir():
                 new.writestr(kept, b"")
-            else:
-                with old.open(entry) as source, new.open(kept, "w") as target:
-                    shutil.copyfileobj(source, target)
+                continue
+            with replaced.open("rb") if replaced else old.open(entry) as source, new.open(kept, "w") as target:
+                shutil.copyfileobj(source, target)
 
 
 def _rewrite_tar(archive: Path, files: Mapping[str, Path], written: Path) -> None:
@@ -150,7 +149,10 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
         write_list(tree, manifest)
         with private_directory(destination.parent) as beside:
             archive = model_archiver.write_archive(flags, tree, manifest, beside)
-            _read_back(archive)
+            try:
+                check_files(archive)  # the archiver leaves out a folder that it cannot read, without an error
+            except ArchiveError as error:
+                raise OSError(errno.EIO, f"the archive is not as it was written ({error})", str(archive)) from error
             model_archiver.check_destination(flags, quiet=True)  # another packaging may have ended since
             place = destination.resolve()  # a link stays
             if place.exists():
@@ -159,11 +161,3 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
     except OSError as error:
         raise PackagingError(describe_file_error(error, destination)) from error
     return destination
-
-
-def _read_back(archive: Path) -> None:
-    # The archiver leaves out a folder that it cannot read, without an error.
-    try:
-        check_files(archive)
-    except ArchiveError as error:
-        raise OSError(errno.EIO, f"the archive is not as it was written ({error})", str(archive)) from error

@@ -63,12 +63,20 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifest]:
-    """Return the manifest as it is, and with this host's milliseconds."""
+    """Return the manifest as it is, and with this host's milliseconds.
+
+    Raises `PackagingError`: the device is emulated, or the model's own code answers and fails on padding.
+    """
+    from ...backends.registry import get_backend
     from ..evaluation.measured_costs import measure_costs, with_costs
     from ..progress import show_progress
 
-    _refuse_simulation(loaded.manifest.backend)
     before = loaded.manifest
+    if (simulation := get_backend(before.backend).simulation()) is not None:
+        raise PackagingError(
+            f"{before.backend} is {simulation}. Its timing says nothing about the device: run this on a host with the "
+            f"device; until then the planned costs stay unchanged"
+        )
     if before.model is not None and not before.model.answers_padding:
         raise PackagingError(
             f"{before.model.name} answers by its own code, and fails on the padding that calls are measured with: its "
@@ -76,17 +84,6 @@ def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifes
         )
     with show_progress("measure", console, every_s=2.0) as report:
         return before, with_costs(before, measure_costs(loaded, report, padding=bool(before.padding_costs)))
-
-
-def _refuse_simulation(backend: str) -> None:
-    """Refuse to measure an emulated device. Raises `PackagingError`: the backend runs on an emulated device."""
-    from ...backends.registry import get_backend
-
-    if (simulation := get_backend(backend).simulation()) is not None:
-        raise PackagingError(
-            f"{backend} is {simulation}. Its timing says nothing about the device: run this on a host with the device; "
-            f"until then the planned costs stay unchanged"
-        )
 
 
 def _ratio(pairs: _Pairs) -> float | None:

@@ -185,15 +185,9 @@ def starting_config(
     found = infer_inputs(construct(model_class, args, method))
     if longest is None and _has(found, "time"):
         raise PackagingError("the model takes sequences: give --longest N, the timesteps of the longest one to accept")
-    lines = (*_model(found, args, class_name, method), *_block(found, longest))
+    buckets = _buckets(longest if _has(found, "time") else None)
+    lines = (*_model(found, args, class_name, method), *_inputs(found), *_lengths(found), *_mask(found), *buckets)
     return _FRONTEND + "".join(f"{line}\n" for line in lines) + _REST
-
-
-def _block(found: InferredInputs, longest: int | None) -> Iterator[str]:
-    yield from _inputs(found)
-    yield from _lengths(found)
-    yield from _mask(found)
-    yield from _buckets(longest if _has(found, "time") else None)
 
 
 def _model(found: InferredInputs, args: Mapping[str, Any], class_name: str | None, method: str | None) -> Iterator[str]:

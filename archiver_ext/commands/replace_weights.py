@@ -102,16 +102,12 @@ def replace_weights(
             raise PackagingError(str(error)) from error
         files = {weights: tree / weights, FILE_NAME: tree / FILE_NAME}
         if version is not None:
-            files[STOCK_MANIFEST] = _with_version(tree / STOCK_MANIFEST, version)
+            entries = json.loads((tree / STOCK_MANIFEST).read_text("utf-8"))
+            entries["model"]["modelVersion"] = version
+            (tree / STOCK_MANIFEST).write_text(json.dumps(entries, indent=2), "utf-8")
+            files[STOCK_MANIFEST] = tree / STOCK_MANIFEST
         unsigned = rewrite_archive(archive, files, destination, read)
     return ReplaceResult(before, after, None if given.is_whole_file else given.describe(file), unsigned)
-
-
-def _with_version(stock_manifest: Path, version: str) -> Path:
-    entries = json.loads(stock_manifest.read_text("utf-8"))
-    entries["model"]["modelVersion"] = version
-    stock_manifest.write_text(json.dumps(entries, indent=2), "utf-8")
-    return stock_manifest
 
 
 def _own_weights(manifest: Manifest) -> str:
@@ -124,8 +120,7 @@ def _own_weights(manifest: Manifest) -> str:
         )
     if manifest.weights is None:
         raise PackagingError("the archive has no weights: its model was packaged without --serialized-file")
-    engine = get_backend(manifest.backend)
-    if engine.inlines_weights:
+    if get_backend(manifest.backend).inlines_weights:
         raise PackagingError(
             f"{manifest.backend} compiles the weights into its programs, so new weights need new programs: {_REBUILD}"
         )
@@ -133,7 +128,6 @@ def _own_weights(manifest: Manifest) -> str:
 
 
 def _read_new_weights(old: Path, new: Path) -> FoundWeights:
-    """Read the new weights."""
     from ...backends.refit import refit_mismatches
     from ...backends.weights import read_weights
     from ..checkpoint import find_weights

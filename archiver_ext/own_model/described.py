@@ -16,7 +16,7 @@ from torch.jit._script import RecursiveScriptModule
 from ...backends.cores import set_torch_threads
 from ...backends.weights import read_weights
 from ...config.own_model import MaskForm, OwnModel
-from ...config.schema import ModelArguments, ServingConfig
+from ...config.schema import ServingConfig
 from ...handlers.runtime.own_model import OwnProgram, load_own_model
 from ...handlers.runtime.user_code import modules_of
 from ...lowering.exporter.arguments import Fields, nested_arguments
@@ -31,14 +31,18 @@ _MODULE = re.compile(r"[^\W\d][\w-]*", re.ASCII)
 def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig, reason: str) -> OwnModel:
     """Describe the model that was made of a file with the configuration's arguments.
 
-    Raises `PackagingError`: a host cannot import the file, imports another one, or finds no such class in it.
+    Raises `PackagingError`: a host cannot import the file, imports another one, or finds no such class in it; or the
+    configuration has keys of a class for a program that is made already.
     """
     given = config.model
     is_script = isinstance(model, RecursiveScriptModule)  # not a class of the file that derives from it
-    if is_script:
-        _check_script(file, given)
-    else:
+    if not is_script:
         _check_module(file)
+    elif given.class_name is not None or given.args:
+        raise PackagingError(
+            f"neuron_lstm.model.{'args' if given.args else 'class'}: {file.name} is a TorchScript program, which is "
+            "already made: leave it out, or give the class as --model-file and its state dict as --serialized-file"
+        )
     return OwnModel(
         file=file.name,
         module=None if is_script else file.stem,
@@ -56,15 +60,6 @@ def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig
         imports_late=not is_script and imports_late(file),
         reason=reason,
     )
-
-
-def _check_script(file: Path, given: ModelArguments) -> None:
-    """Refuse keys that are about a class."""
-    if given.class_name is not None or given.args:
-        raise PackagingError(
-            f"neuron_lstm.model.{'args' if given.args else 'class'}: {file.name} is a TorchScript program, which is "
-            "already made: leave it out, or give the class as --model-file and its state dict as --serialized-file"
-        )
 
 
 def _check_module(file: Path) -> None:

@@ -130,8 +130,12 @@ def _taken(program: OwnProgram, name: str, config: ServingConfig, lengths: Seque
 
     Raises `EagerFailure`: it fails at all of them.
     """
-    requests = islice(_drawn(config, lengths), len(lengths))
-    failures = {r.length: error for r in requests if (error := _failure(program, r, name, config)) is not None}
+    failures: dict[int, EagerFailure] = {}
+    for request in islice(_drawn(config, lengths), len(lengths)):
+        try:
+            answer(program, request, name, config)
+        except EagerFailure as error:  # noqa: PERF203 - the others are tried too
+            failures[request.length] = error
     taken = [length for length in lengths if length not in failures]
     if not failures:
         return taken, ""
@@ -141,14 +145,6 @@ def _taken(program: OwnProgram, name: str, config: ServingConfig, lengths: Seque
     reason = str(first).partition(". It was called with")[0]
     tried, others = (", ".join(map(str, numbers)) for numbers in (lengths, failures))
     return taken, f"requests of some lengths get an error: of {tried} timesteps, it takes not {others}: {reason}"
-
-
-def _failure(program: OwnProgram, request: ReferenceRequest, name: str, config: ServingConfig) -> EagerFailure | None:
-    try:
-        answer(program, request, name, config)
-    except EagerFailure as error:
-        return error
-    return None
 
 
 def lengths_to_answer(config: ServingConfig, shortest: int) -> list[int]:
@@ -221,7 +217,10 @@ def _require_same(programs: Sequence[OwnProgram], request: ReferenceRequest, nam
     """Refuse a model whose answers to one request differ although all random numbers are drawn alike."""
     answers = []
     for program in (programs[0], *programs):
-        _seed()
+        torch.manual_seed(0)
+        random.seed(0)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed(0)
         answers.append(answer(program, request, name, config))
     line = source_suffix(_line_of_forward(programs[0].model))
     if not equal(answers[0], answers[1]):
@@ -241,13 +240,6 @@ def _line_of_forward(model: torch.nn.Module) -> str | None:
     function = inspect.unwrap(model.forward)
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return None if code is None else format_source_line(code.co_filename, code.co_firstlineno)
-
-
-def _seed() -> None:
-    torch.manual_seed(0)
-    random.seed(0)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(0)
 
 
 @contextmanager

@@ -67,7 +67,13 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
         raise PackagingError(f"{path}: no input has a time dimension, so there are no lengths to tune")
     if config is None:
         return Target() if manifest is None else _of_archive(manifest)
-    configured = _of_config(config)
+    configured = Target(
+        padding_of_config(config),
+        config.grid.lengths,
+        config.grid.batches,
+        config.longest,
+        config.overflow == "truncate",
+    )
     if manifest is None:
         return configured
     packaged = _of_archive(manifest)
@@ -85,16 +91,6 @@ def _with_other_engine(packaged: EnginePadding, configured: str) -> EnginePaddin
         return packaged
     other = f"the figures are those of {packaged.engine}, as in the archive; the configuration names {configured}"
     return replace(packaged, detail=f"{packaged.detail}; {other}" if packaged.detail else other)
-
-
-def _of_config(config: ServingConfig) -> Target:
-    return Target(
-        padding_of_config(config),
-        config.grid.lengths,
-        config.grid.batches,
-        config.longest,
-        config.overflow == "truncate",
-    )
 
 
 def _of_archive(manifest: Manifest) -> Target:
