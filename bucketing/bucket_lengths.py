@@ -90,11 +90,14 @@ def optimal_lengths(histogram: Histogram, count: int) -> tuple[int, ...]:
         raise ValueError(f"the number of lengths must be 1 or more, got {count}")
     before = [0, *accumulate(histogram[length] for length in lengths)]
     best = [length * number for length, number in zip(lengths, before[1:], strict=True)]
-    cuts: list[list[int]] = []
+    cuts: list[list[int]] = []  # cuts[layer][j] is the boundary before j
     for layer in range(1, min(count, len(lengths))):
         best, cut = _one_boundary_more(best, before, lengths, layer)
         cuts.append(cut)
-    return tuple(lengths[index] for index in _follow_cuts(cuts, len(lengths) - 1))
+    indices = [len(lengths) - 1]
+    for cut in reversed(cuts):
+        indices.append(cut[indices[-1]])
+    return tuple(lengths[index] for index in reversed(indices))
 
 
 def _candidates(histogram: Histogram) -> list[int]:
@@ -140,14 +143,6 @@ def _add_line(index: int, best: Sequence[int], before: Sequence[int], lines: lis
         start = 0
     lines.append(index)
     starts.append(start)
-
-
-def _follow_cuts(cuts: Sequence[Sequence[int]], last: int) -> list[int]:
-    """Return the indices of all boundaries, ascending: `cuts[layer][j]` is the boundary before j."""
-    indices = [last]
-    for cut in reversed(cuts):
-        indices.append(cut[indices[-1]])
-    return indices[::-1]
 
 
 def clip_histogram(histogram: Histogram, longest: int, *, truncate: bool) -> dict[int, int]:

@@ -118,11 +118,7 @@ class PackedLayout:
 
         The second tensor has those of the last timesteps of rows that end in it.
         """
-        real, last = self._indices(
-            ("segment", segment),
-            device,
-            lambda at: (self._segment_indices(segment, at), self._last_indices(segment, at)),
-        )
+        real, last = self._indices(("segment", segment), device, lambda at: self._segment_indices(segment, at))
         if segment.real_timesteps == self.count:  # unpacking takes the same index, without another copy
             self._kept.setdefault((("padded",), device), (real,))
         return real, last
@@ -166,15 +162,13 @@ class PackedLayout:
         _, starts, lengths = self._counts(device)
         return starts[lengths[row] - 1 - step] + row
 
-    def _segment_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
+    def _segment_indices(self, segment: TimeSegment, device: torch.device) -> tuple[Tensor, Tensor]:
         before = sum(self.active[: segment.start])
         step, row = (index[before : before + segment.real_timesteps] for index in self.positions(device))
-        return (step - segment.start) * segment.rows + row
-
-    def _last_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
         _, _, lengths = self._counts(device)
-        rows = torch.arange(segment.survivors, segment.rows, device=device)
-        return (lengths[segment.survivors : segment.rows] - 1 - segment.start) * segment.rows + rows
+        ended = torch.arange(segment.survivors, segment.rows, device=device)
+        last = lengths[segment.survivors : segment.rows] - 1 - segment.start
+        return (step - segment.start) * segment.rows + row, last * segment.rows + ended
 
 
 def _for_autograd() -> torch.inference_mode:
