@@ -82,13 +82,10 @@ class Frontend(Strict):
         for key in given.keys() & cls.model_fields.keys():
             if given[key] is None and cls.model_fields[key].default is None:
                 yield (key,), f"expected a value, got nothing: write one or leave the key out{cls.consequence_note}"
-        yield from _worker_counts(given.get("minWorkers"), given.get("maxWorkers"))
-
-
-def _worker_counts(least: Any, most: Any) -> Iterator[tuple[Location, str]]:
-    if least is not None and most is None:
-        yield ("minWorkers",), "requires maxWorkers as well: TorchServe ignores the one without the other"
-    if most is not None and least is None:
-        yield ("maxWorkers",), "requires minWorkers as well: TorchServe ignores the one without the other"
-    if type(least) is int and type(most) is int and least > most:
-        yield ("maxWorkers",), f"expected minWorkers ({least}) or more, got {most}: TorchServe would ignore both"
+        least, most = given.get("minWorkers"), given.get("maxWorkers")
+        if least is not None and most is None:
+            yield ("minWorkers",), "requires maxWorkers as well: TorchServe ignores the one without the other"
+        if most is not None and least is None:
+            yield ("maxWorkers",), "requires minWorkers as well: TorchServe ignores the one without the other"
+        if type(least) is int and type(most) is int and least > most:
+            yield ("maxWorkers",), f"expected minWorkers ({least}) or more, got {most}: TorchServe would ignore both"

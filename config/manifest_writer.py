@@ -16,7 +16,8 @@ def manifest_text(manifest: Manifest) -> str:
     Raises `ManifestError`: a number is not finite, or `read_manifest` would refuse the text.
     """
     try:
-        written = {"format": FORMAT, **to_json(Manifest, _with_sorted_mappings(manifest))}
+        host, producers = (dict(sorted(one.items())) for one in (manifest.host, manifest.produced_by))
+        written = {"format": FORMAT, **to_json(Manifest, replace(manifest, host=host, produced_by=producers))}
         text = json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         text.encode()
     except (TypeError, ValueError) as error:
@@ -28,8 +29,3 @@ def manifest_text(manifest: Manifest) -> str:
 def write_manifest(manifest: Manifest, directory: Path) -> None:
     """Write variants.json into the archive's root. Raises `ManifestError`: as `manifest_text`."""
     (directory / FILE_NAME).write_text(manifest_text(manifest), encoding="utf-8")
-
-
-def _with_sorted_mappings(manifest: Manifest) -> Manifest:
-    host, producers = (dict(sorted(one.items())) for one in (manifest.host, manifest.produced_by))
-    return replace(manifest, host=host, produced_by=producers)

@@ -159,17 +159,13 @@ class InputConfig(Strict):
 def _held(value: float, dtype: str | None) -> float:
     """Return a value as the dtype holds it; unchanged without a dtype, which was refused."""
     if dtype in _WHOLE:
-        return _whole(value, dtype)
+        least, most = _WHOLE[dtype]
+        if not (least <= value <= most and value == int(value)):
+            raise ValueError(f"expected a whole number from {least} to {most} for {dtype}, got {format_value(value)}")
+        return int(value)
     if dtype in _LARGEST and not abs(value) <= _LARGEST[dtype]:
         raise ValueError(f"expected a finite {dtype}, got {format_value(value)}")
     return value
-
-
-def _whole(value: float, dtype: str) -> int:
-    least, most = _WHOLE[dtype]
-    if not (least <= value <= most and value == int(value)):
-        raise ValueError(f"expected a whole number from {least} to {most} for {dtype}, got {format_value(value)}")
-    return int(value)
 
 
 class Tolerance(Strict):

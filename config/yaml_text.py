@@ -74,18 +74,15 @@ class YamlDocument:
             elif slip:
                 strangers.add(slip)
                 self.report((key,), f"is not a key of TorchServe or of the plug-in: did you mean {slip}?")
-            else:
-                self._refuse_unreadable(value, (key,))
+            else:  # of another program, but workers read the whole file
+                try:
+                    yaml.constructor.SafeConstructor().construct_document(value)
+                except _UNREADABLE:
+                    unreadable = "is a value that TorchServe's workers cannot read: expected plain YAML, without tags"
+                    self.report((key,), unreadable)
         if BLOCK not in self.values and BLOCK not in strangers:
             message = "is missing: this block names the model's inputs and the buckets to compile them for"
             self.diagnostics.append(Diagnostic(BLOCK, 1, message))
-
-    def _refuse_unreadable(self, node: yaml.Node, at: Location) -> None:
-        """Refuse a value of another program that no worker could read: workers read the whole file."""
-        try:
-            yaml.constructor.SafeConstructor().construct_document(node)
-        except _UNREADABLE:
-            self.report(at, "is a value that TorchServe's workers cannot read: expected plain YAML, without tags")
 
     def _line(self, location: Location) -> int:
         # The line of a missing value is that of the mapping that should hold it.
@@ -132,17 +129,14 @@ class YamlDocument:
         elif kind not in _PLAIN_TAGS:
             self.report(at, f"expected a plain value, got the tag {truncate(repr(node.tag))}")
         else:
-            return self._constructed(node, at, kind)
+            try:
+                value = yaml.constructor.SafeConstructor().construct_document(node)
+                str(value)  # Python refuses to write out numbers of some thousand digits, as in messages
+            except _UNREADABLE:
+                self.report(at, f"expected a value that YAML can read as {kind}, got {truncate(repr(node.value))}")
+            else:
+                return value
         return None
-
-    def _constructed(self, node: yaml.ScalarNode, at: Location, kind: str) -> Any:
-        try:
-            value = yaml.constructor.SafeConstructor().construct_document(node)
-            str(value)  # Python refuses to write out numbers of some thousand digits, as in messages
-        except _UNREADABLE:
-            self.report(at, f"expected a value that YAML can read as {kind}, got {truncate(repr(node.value))}")
-            return None
-        return value
 
 
 class _PlainDumper(yaml.SafeDumper):
