@@ -18,17 +18,13 @@ def archives_by_name(archives: Sequence[Path]) -> dict[str, str]:
     for archive in archives:
         reader, path = ArchiveReader(archive), str(archive.resolve())
         reader.manifest()  # a folder or a file of another kind is refused as that, and not for its missing name
-        name = _name(reader)
+        try:
+            name = reader.model_name()
+        except NamelessArchiveError as error:
+            raise ArchiveError(f"{error}: package the model again, with --model-name") from error
         if name in found:
             raise ArchiveError(
                 f"{found[name]} and {path} are both called {name}: archive one of them with another --model-name"
             )
         found[name] = path
     return found
-
-
-def _name(reader: ArchiveReader) -> str:
-    try:
-        return reader.model_name()
-    except NamelessArchiveError as error:
-        raise ArchiveError(f"{error}: package the model again, with --model-name") from error

@@ -57,7 +57,10 @@ def serve_archives(options: ServeOptions, say: Callable[[str], object], write: C
         check_files(options.overrides)
         for name, (host, port) in _listening_addresses(settings).items():
             check_free(host, port, "" if name in options.overrides else f"; {name} follows from --port {options.port}")
-        store = _link_archives({files[name]: path for name, path in paths.items()}, home / "store")
+        store = home / "store"
+        store.mkdir()
+        for file, path in {files[name]: path for name, path in paths.items()}.items():
+            (store / file).symlink_to(path)
         say(f"Starting TorchServe with {', '.join(paths)}.")
         with running(home, _command(home, store), environment, write) as server:
             for name in paths:
@@ -112,14 +115,6 @@ def _write_files(
     (folder / "config.properties").write_text(text, encoding="ascii")
     (folder / "log4j2.xml").write_text(log_configuration(with_file=with_log_file), encoding="utf-8")
     return found
-
-
-def _link_archives(archives: Mapping[str, str], store: Path) -> Path:
-    """Make a model store of links to archives, and return it."""
-    store.mkdir()
-    for file, path in archives.items():
-        (store / file).symlink_to(path)
-    return store
 
 
 def _ending(archive: Path) -> str:

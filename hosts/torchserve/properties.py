@@ -146,16 +146,12 @@ def _written(name: str, value: str) -> str:
             raise ArchiveError(f"{name}: TorchServe reads ASCII alone, got {value!a}")
         return value
     try:
-        return _escaped(value)
+        pairs = value.replace("\\", "\\\\").encode("utf-16-be")
     except UnicodeEncodeError as error:  # a path of other bytes, or one that LC_ALL=C does not decode
         raise ArchiveError(
             f"{name}: TorchServe cannot read {value!a}, which is not text in the locale's encoding: choose "
             f"another path, or set LC_ALL to a UTF-8 locale"
         ) from error
-
-
-def _escaped(value: str) -> str:
-    pairs = value.replace("\\", "\\\\").encode("utf-16-be")
     units = [int.from_bytes(pairs[at : at + 2], "big") for at in range(0, len(pairs), 2)]
     return "".join(chr(unit) if unit < 128 else f"\\u{unit:04x}" for unit in units)
 
