@@ -53,18 +53,11 @@ def symbol_sizes(program: torch.export.ExportedProgram, bucket: Bucket) -> dict[
     Time symbols are those of marked dimensions, and T in x[B, T, F] of recurrent operators.
     """
     symbols = {name for value in inputs_of(program).values() for size in value.shape for name in _symbols(size)}
-    time = {name for x in _recurrent_inputs(program) for name in _symbols(x.shape[1])}
+    recurrent = [node for node in program.graph.nodes if node.op == "call_function" and is_recurrent(node.target)]
+    time = {name for node in recurrent for name in _symbols(node.args[0].meta["val"].shape[1])}
     marked, inputs = time_dims(program), inputs_of(program)
     time |= {name for key in marked.keys() & inputs.keys() for name in _symbols(inputs[key].shape[marked[key]])}
     return {name: bucket.length if name in time else bucket.batch for name in symbols}
-
-
-def _recurrent_inputs(program: torch.export.ExportedProgram) -> list[torch.Tensor]:
-    return [
-        node.args[0].meta["val"]
-        for node in program.graph.nodes
-        if node.op == "call_function" and is_recurrent(node.target)
-    ]
 
 
 def _symbols(size: int | torch.SymInt) -> set[str]:

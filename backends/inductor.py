@@ -86,7 +86,12 @@ class Inductor(Backend):
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Map the library and give it the addresses of the weights."""
         target_machine.check_host(host)
-        _check_torch(host)
+        here = minor_release(torch_version())
+        if host.get("torch", here) != here:
+            raise LoadError(
+                f"the programs were compiled for torch {host['torch']}, this host has {here}: "
+                f"{target_machine.REPACKAGE_HINT}"
+            )
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
         set_torch_threads(threads)
@@ -99,15 +104,6 @@ class Inductor(Backend):
         shared = {name: real[original] for name, original in wanted.items()}
         runner.update_constant_buffer(shared, False, True, True)  # used at once, none missing, memory not copied
         return ModuleProgram(signature, lambda *inputs: runner.run(list(inputs)), shared.values())
-
-
-def _check_torch(packaged: Mapping[str, str]) -> None:
-    here = minor_release(torch_version())
-    if packaged.get("torch", here) != here:
-        raise LoadError(
-            f"the programs were compiled for torch {packaged['torch']}, this host has {here}: "
-            f"{target_machine.REPACKAGE_HINT}"
-        )
 
 
 def _map(library: Path) -> Any:

@@ -249,7 +249,6 @@ def _layers(
     Returns y[B, T, D*H], then each state [L*D, B, H] after each row's last timestep.
     """
     op = _opset()
-
     directions = 2 if bidirectional else 1
     size = len(weights) // layers
     steps = None if lengths is None else op.Cast(lengths, to=6)  # int32
@@ -279,7 +278,6 @@ def _recurrent_operator(
 ) -> Any:
     """ONNX's recurrent operator: (Y, Y_h) or (Y, Y_h, Y_c). It stops each row at its own last timestep."""
     op = _opset()
-
     common = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}
     if cell == "lstm":
         return op.LSTM(x, *parts, steps, *states, **common)
@@ -293,7 +291,6 @@ def _recurrent_operator(
 def _in_onnx_order(cell: str, weights: Sequence[Any], directions: int) -> tuple[Any, Any, Any]:
     """W [D, G*H, F], R [D, G*H, H] and B [D, 2*G*H] (None without bias); computed once, at load."""
     op = _opset()
-
     each = len(weights) // directions
     groups = [[_gates(cell, weight) for weight in weights[d * each : (d + 1) * each]] for d in range(directions)]
     w, r = (op.Concat(*(op.Unsqueeze(group[i], [0]) for group in groups), axis=0) for i in (0, 1))
@@ -313,7 +310,6 @@ def _opset() -> Any:
 def _gates(cell: str, weight: Any) -> Any:
     """The gates of a weight or bias, stacked along its first dimension, in ONNX's order."""
     op = _opset()
-
     order = _GATES[cell]
     hidden = int(weight.shape[0]) // len(order)
     parts = [op.Slice(weight, [gate * hidden], [(gate + 1) * hidden], [0]) for gate in order]

@@ -50,7 +50,11 @@ class Toolchain:
 def unavailable_reason(toolchain: Toolchain) -> str | None:
     """Return why this interpreter cannot use the toolchain, with what to install; None if it can."""
     distribution = toolchain.module.replace("_", "-")
-    if _installed(distribution) == _PLACEHOLDER:
+    try:
+        is_placeholder = version(distribution) == _PLACEHOLDER
+    except PackageNotFoundError:
+        is_placeholder = False
+    if is_placeholder:
         return f"this interpreter has {placeholder_message(toolchain, _PLACEHOLDER)}"
     if find_spec(toolchain.module) is None:
         return (
@@ -73,13 +77,6 @@ def placeholder_message(toolchain: Toolchain, release: str) -> str:
         f"a {toolchain.module} ({release}) without trace(): the package of this name on PyPI is an empty placeholder. "
         f"Remove it (pip uninstall {toolchain.module.replace('_', '-')}). {toolchain.install}"
     )
-
-
-def _installed(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def import_toolchain(toolchain: Toolchain) -> Any:

@@ -84,49 +84,35 @@ _EXPORTED_AS = {
 
 def neuronx_refusal(node: torch.fx.Node) -> str | None:
     """Return why neuronx-cc does not support a call; None if no reason is known."""
-    name = _aten_name(node)
-    if isinstance(name, _Refused):
-        return str(name)
+    name, refusal = _name_and_refusal(node)
     if name in _DATA_DEPENDENT:
         return f"the size of the output of aten::{name} depends on the data, and a compiled program has fixed sizes"
     if name in _MISSING or name.startswith(_MISSING_FAMILIES):
         return f"neuronx-cc does not support aten::{name}"
-    return _dtype_refusal(node)
+    return refusal
 
 
 def neuron_refusal(node: torch.fx.Node) -> str | None:
     """Return why neuron-cc does not support a call; None if its published list has the operator."""
-    name = _aten_name(node)
-    if isinstance(name, _Refused):
-        return str(name)
+    name, refusal = _name_and_refusal(node)
     if name and name not in _NO_WORK and _EXPORTED_AS.get(name, name) not in _NEURON:
         return f"aten::{name} is not among the operators that neuron-cc supports"
-    return _dtype_refusal(node)
+    return refusal
 
 
-class _Refused(str):
-    """Reason that a call is not a call of an aten operator."""
-
-    __slots__ = ()
-
-
-def _aten_name(node: torch.fx.Node) -> str:
-    """Return the operator without namespace and overload; empty for unrolled operators and other nodes."""
-    if node.op in ("placeholder", "output") or node.target is operator.getitem:
-        return ""
-    if is_recurrent(node.target):  # unrolled into basic operators before a compiler sees it
-        return ""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        if isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return ""  # arithmetic on sizes
-        return _Refused("a traced program cannot branch on data")
-    if node.target.namespace != "aten":
-        return _Refused(f"the compiler supports only torch's own operators, not {node.target.namespace}'s")
-    return node.target._opname
-
-
-def _dtype_refusal(node: torch.fx.Node) -> str | None:
-    value = node.meta.get("val")
+def _name_and_refusal(node: torch.fx.Node) -> tuple[str, str | None]:
+    """Return aten's operator without overload, empty for others, and why neither compiler supports the call."""
+    value, refusal = node.meta.get("val"), None
     if isinstance(value, torch.Tensor) and value.dtype.is_complex:
-        return f"the device has no tensors of dtype {str(value.dtype).removeprefix('torch.')}"
-    return None
+        refusal = f"the device has no tensors of dtype {str(value.dtype).removeprefix('torch.')}"
+    if node.op in ("placeholder", "output") or node.target is operator.getitem:
+        return "", refusal
+    if is_recurrent(node.target):  # unrolled into basic operators before a compiler sees it
+        return "", refusal
+    if not isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return "", None  # arithmetic on sizes
+        return "", "a traced program cannot branch on data"
+    if node.target.namespace != "aten":
+        return "", f"the compiler supports only torch's own operators, not {node.target.namespace}'s"
+    return node.target._opname, refusal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -115,12 +115,8 @@ def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weigh
                 inputs.append(example_input(node))
     root = module_with({target: tensor for target, tensor, _ in weights.values()}, ())
     module = torch.fx.GraphModule(root, graph)
-    _forget_in_state_dict(module, [weight.target for weight in weights.values() if not weight.persistent])
+    for weight in weights.values():
+        if not weight.persistent:  # again: a GraphModule copies all buffers as part of its state dict
+            owner, _, name = weight.target.rpartition(".")
+            module.get_submodule(owner)._non_persistent_buffers_set.add(name)
     return export_module(module, tuple(inputs))
-
-
-def _forget_in_state_dict(module: torch.nn.Module, targets: Iterable[str]) -> None:
-    """Make buffers non-persistent again: a GraphModule copies them all as part of its state dict."""
-    for target in targets:
-        owner, _, name = target.rpartition(".")
-        module.get_submodule(owner)._non_persistent_buffers_set.add(name)

@@ -71,10 +71,8 @@ def recurrence_refusal(node: torch.fx.Node) -> str | None:
     """Return why Vollo does not support a recurrence; None if it does, or if `node` is not a recurrence."""
     if node.target is _RNN:
         return f"its compiler supports no {node.args[4]}, only LSTMs"
-    return _lstm_refusal(node) if node.target is _LSTM else None
-
-
-def _lstm_refusal(node: torch.fx.Node) -> str | None:
+    if node.target is not _LSTM:
+        return None
     _, _, h_0, c_0, weights, _, _, both, _ = node.args
     if _tensor(h_0).shape[2] != _tensor(c_0).shape[2]:
         return "its LSTMs support no proj_size"
@@ -112,7 +110,8 @@ def reject_recurrences(program: torch.export.ExportedProgram) -> None:
     """
     for node in program.graph.nodes:
         if reason := recurrence_refusal(node):
-            raise CompileError(f"Vollo does not support {_name(node)}{_source_suffix(node)}: {reason}")
+            name = node.args[4] if node.target is _RNN else "an LSTM"
+            raise CompileError(f"Vollo does not support {name}{_source_suffix(node)}: {reason}")
 
 
 def reject_operators(fixed: torch.export.ExportedProgram, program: torch.export.ExportedProgram) -> None:
@@ -153,7 +152,13 @@ def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.Exporte
     for node in fixed.graph.nodes:
         if node.target is _LSTM:
             node.update_arg(_NEED_CELL, _needs_steps(node))
-            _check_steps(node)
+            steps = _tensor(node.args[0]).shape[1]
+            if node.args[_NEED_CELL] and steps > _MOST_STEPS:
+                raise CompileError(
+                    "Vollo's LSTMs have no state as input or output, so this one is unrolled step by step, and "
+                    f"{steps} steps are too many: use lengths of up to {_MOST_STEPS}, or a model without h_0, c_0 and "
+                    "c_n"
+                )
     with quiet():
         program: torch.export.ExportedProgram = fixed.run_decompositions({_LSTM: _lstm})
     graph = program.graph_module.graph
@@ -163,15 +168,6 @@ def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.Exporte
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
-
-
-def _check_steps(node: torch.fx.Node) -> None:
-    steps = _tensor(node.args[0]).shape[1]
-    if node.args[_NEED_CELL] and steps > _MOST_STEPS:
-        raise CompileError(
-            f"Vollo's LSTMs have no state as input or output, so this one is unrolled step by step, and {steps} steps "
-            f"are too many: use lengths of up to {_MOST_STEPS}, or a model without h_0, c_0 and c_n"
-        )
 
 
 def _lstm(
@@ -307,10 +303,6 @@ def _users_ignore_padding(node: torch.fx.Node, lengths: Any, seen: set[torch.fx.
 
 def _shape(node: torch.fx.Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
-
-
-def _name(node: torch.fx.Node) -> str:
-    return str(node.args[4]) if node.target is _RNN else "an LSTM"
 
 
 def _source_suffix(node: torch.fx.Node) -> str:

@@ -259,10 +259,6 @@ def _square(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     return new.call(operator.mul, x, x)
 
 
-def _softmax(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-    return new.call(torch.softmax, new.node(node.args[0]), dim=node.args[1])
-
-
 def _gelu(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     return new.layer(lambda: nn.GELU(str(node.kwargs.get("approximate", "none"))), new.node(node.args[0]))
 
@@ -315,7 +311,9 @@ _TABLE: dict[Any, OperatorEntry] = {
     _aten.rsqrt.default: _unary(torch.rsqrt),
     _aten.reciprocal.default: _unary(torch.reciprocal),
     _aten.neg.default: _unary(torch.neg),
-    _aten.softmax.int: OperatorEntry(_softmax),
+    _aten.softmax.int: OperatorEntry(
+        lambda new, node: new.call(torch.softmax, new.node(node.args[0]), dim=node.args[1])
+    ),
     _aten.add.Tensor: _binary(operator.add),
     _aten.sub.Tensor: _binary(operator.sub),
     _aten.mul.Tensor: _binary(operator.mul),
