@@ -8,14 +8,13 @@ from dataclasses import asdict
 from ..backends.registry import get_backend
 from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
-from ..sessions.settings import SessionSettings
 from .runtime.loader import ServedModel, warm_up
 from .streaming.state import SessionSource
 
 
 def describe(manifest: Manifest, threads: int) -> dict[str, object]:
     """Describe inputs, outputs, buckets, engine and measurements as a JSON object."""
-    model, shadow = manifest.model, manifest.shadow
+    model, shadow, streaming = manifest.model, manifest.shadow, manifest.streaming
     return {
         "inputs": [_describe_tensor(spec) for spec in manifest.inputs],
         "outputs": [_describe_tensor(spec) for spec in manifest.outputs],
@@ -41,7 +40,16 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "longest": manifest.longest,
         **({"shortest": manifest.shortest_accepted} if manifest.shortest_accepted > 1 else {}),
         "carried": [_describe_tensor(value.spec) for value in manifest.carried],
-        "streaming": None if manifest.streaming is None else _describe_streaming(manifest.streaming),
+        "streaming": None
+        if streaming is None
+        else {
+            "store": streaming.store,
+            "idle_seconds": streaming.idle_seconds,
+            "max_sessions": streaming.max_sessions,
+            "max_bytes": streaming.max_bytes,
+            "fields": asdict(streaming.fields),
+            "state": streaming.state,
+        },
         "checks": [check.bucket._asdict() | {"max_error": check.max_error} for check in manifest.checks],
         "costs": [
             {"program": cost.part} | cost.bucket._asdict() | {"milliseconds": cost.milliseconds}
@@ -59,23 +67,12 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
     }
 
 
-def _describe_streaming(settings: SessionSettings) -> dict[str, object]:
-    return {
-        "store": settings.store,
-        "idle_seconds": settings.idle_seconds,
-        "max_sessions": settings.max_sessions,
-        "max_bytes": settings.max_bytes,
-        "fields": asdict(settings.fields),
-        "state": settings.state,
-    }
-
-
 def _describe_tensor(spec: TensorSpec) -> dict[str, object]:
     limits: dict[str, object] = {
         "vocabulary": spec.vocabulary,
         "range": None if spec.value_range is None else list(spec.value_range),
+        "missing": "nan" if spec.nan else None,
     }
-    limits["missing"] = "nan" if spec.nan else None
     known = {name: limit for name, limit in limits.items() if limit is not None}
     return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), **known}
 

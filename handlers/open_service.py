@@ -21,7 +21,6 @@ from .metrics import BatchMetrics
 from .runtime.loader import LoadedArchive, device_of, load_archive
 from .runtime.placement import apply_placement, threads_per_worker
 from .service import Service
-from .streaming.state import SessionSource
 
 if TYPE_CHECKING:
     from .runtime.shadow import ShadowedModel
@@ -66,6 +65,11 @@ def _open(host: Host) -> Service:
     manifest = archive.manifest
     shadowed = _shadowed(archive, host.directory)
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
+    sessions = None
+    if manifest.streaming is not None:  # only archives that serve sessions carry the files for it
+        from .streaming.open_sessions import open_sessions
+
+        sessions = open_sessions(manifest, host.model.name, host.environment)
     programs = sum(map(len, archive.programs.values()))
     _warn_of_costs(manifest)
     if manifest.model is not None:
@@ -81,7 +85,7 @@ def _open(host: Host) -> Service:
         describe(manifest, archive.threads),
         host.max_response_bytes,
         report,
-        sessions=None if manifest.streaming is None else _open_sessions(manifest, host),
+        sessions=sessions,
         response_timeout_ms=host.response_timeout_ms,
         observe=None if shadowed is None else shadowed.observe,
         wake=archive.wake,
@@ -103,13 +107,6 @@ def _with_counts(batch: BatchMetrics, shadowed: ShadowedModel) -> BatchMetrics:
     counts = shadowed.take_counts()
     compared, different, dropped = (counts[name] for name in ("compared", "different", "dropped"))
     return batch._replace(by_model=by_model, compared=compared, different=different, dropped=dropped)
-
-
-def _open_sessions(manifest: Manifest, host: Host) -> SessionSource | None:
-    """Open the sessions of the model. Only archives that serve sessions carry the files for it."""
-    from .streaming.open_sessions import open_sessions
-
-    return open_sessions(manifest, host.model.name, host.environment)
 
 
 def _warn_of_costs(manifest: Manifest) -> None:

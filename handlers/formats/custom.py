@@ -100,7 +100,12 @@ class CustomFormat(RequestFormat):
         """
         (encoded,) = self._encode_each(request, outputs)
         if isinstance(encoded, (bytes, bytearray)):
-            return bytes(encoded), self._content_type()
+            content_type = getattr(self.user, "content_type", None)
+            if isinstance(content_type, str) and _CONTENT_TYPE.fullmatch(content_type):
+                return bytes(encoded), content_type
+            raise internal(
+                "the model's codec returned bytes, but its content_type is not a content type like 'text/plain'"
+            )
         return to_json(encoded, self.context.max_response_bytes), JSON
 
     def _encode_each(self, request: InferenceRequest, outputs: Sequence[Outputs]) -> list[object]:
@@ -112,12 +117,6 @@ class CustomFormat(RequestFormat):
         ]
         with _errors_of_user():
             return [self.user.encode(*pair) for pair in pairs]
-
-    def _content_type(self) -> str:
-        given = getattr(self.user, "content_type", None)
-        if isinstance(given, str) and _CONTENT_TYPE.fullmatch(given):
-            return given
-        raise internal("the model's codec returned bytes, but its content_type is not a content type like 'text/plain'")
 
 
 @contextmanager

@@ -169,13 +169,9 @@ def _tensor(content: bytes | bytearray, start: int, header: _Header) -> torch.Te
 def _flat(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
     width = item_bytes(header.dtype)
     if header.big_endian != (sys.byteorder == "big"):
-        content, start = _swapped(content[start:], width), 0
+        words = array(_WORDS[width], bytes(content[start:]))
+        words.byteswap()
+        content, start = bytearray(words.tobytes()), 0
     elif isinstance(content, bytes) or start % width:  # torch needs writable, aligned memory
         content, start = bytearray(memoryview(content)[start:]), 0
     return from_bytes(content, header.dtype, start)
-
-
-def _swapped(raw: bytes | bytearray, width: int) -> bytearray:
-    words = array(_WORDS[width], bytes(raw))
-    words.byteswap()
-    return bytearray(words.tobytes())

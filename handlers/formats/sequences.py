@@ -26,7 +26,10 @@ def read_sequences(
     read: list[SequenceInput] = []
     timesteps = 0
     for index, values in enumerate(sequences):
-        read.append(_read_indexed(values, manifest, f"{path}[{index}]"))
+        try:
+            read.append(read_sequence(values, manifest))
+        except RequestError as error:
+            raise error.with_context(f"{path}[{index}]") from None
         timesteps += read[-1].length
         check_timesteps(timesteps, path, manifest)
     return tuple(read)
@@ -51,13 +54,6 @@ def check_timesteps(timesteps: int, path: str, manifest: Manifest) -> None:
         raise RequestError(
             "TooManyTimesteps", f"{path} has {timesteps} timesteps or more, one request may have at most {most}"
         )
-
-
-def _read_indexed(values: Mapping[str, object], manifest: Manifest, path: str) -> SequenceInput:
-    try:
-        return read_sequence(values, manifest)
-    except RequestError as error:
-        raise error.with_context(path) from None
 
 
 def read_sequence(values: Mapping[str, object], manifest: Manifest) -> SequenceInput:

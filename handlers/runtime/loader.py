@@ -259,10 +259,12 @@ def warm_up(model: ServedModel, bucket: Bucket, rows: int) -> None:
 def planner_from_manifest(manifest: Manifest, table: tuple[int, ...] | None = None) -> Planner:
     """Make the planner for an archive's programs and their measured costs; `table`: by `selected_lengths`."""
     shapes = supported_shapes(manifest)
+    padding = {cost.bucket: cost.milliseconds for cost in manifest.padding_costs}
+    measured = CostModel(padding) if padding else measured_cost(manifest, manifest.kind)
     return make_planner(
         manifest.kind,
         shapes,
-        _planning_cost(manifest) or CostModel.proportional(shapes),
+        measured or CostModel.proportional(shapes),
         longest=manifest.longest,
         head_cost=measured_cost(manifest, "head"),
         table=table,
@@ -285,11 +287,6 @@ def measured_cost(manifest: Manifest, role: ProgramRole) -> CostModel | None:
     """Return the measured costs of a role's programs. None if there are none, or none yet (while packaging)."""
     measured = {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == role}
     return CostModel(measured) if measured else None
-
-
-def _planning_cost(manifest: Manifest) -> CostModel | None:
-    padding = {cost.bucket: cost.milliseconds for cost in manifest.padding_costs}
-    return CostModel(padding) if padding else measured_cost(manifest, manifest.kind)
 
 
 def _load_programs(

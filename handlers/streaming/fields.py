@@ -64,8 +64,22 @@ def read_session_fields(found: Sequence[FoundField], names: SessionFields) -> Se
     """
     values: dict[str, object] = {}
     for name, key, value in found:
-        _add(values, key, name, value)
-    return _validated(values, names)
+        if value is None:
+            continue
+        if key in values and _comparable(key, values[key]) != _comparable(key, value):
+            raise invalid(f"{abbreviate(name)} is given twice, with different values")
+        values[key] = value
+    for key in ("id", "token"):
+        if key in values and not isinstance(values[key], str):
+            raise invalid(f"{getattr(names, key)} must be a string, not {abbreviate(values[key])}")
+    token = values.get("token")
+    return SessionFieldValues(
+        id=str(values["id"]) if values.get("id") else None,
+        start=_boolean(values.get("start", False), names.start),
+        end=_boolean(values.get("end", False), names.end),
+        step=_step(values["step"], names.step) if "step" in values else None,
+        token=token if isinstance(token, str) and token else None,
+    )
 
 
 def _fields_outside_body(request: RawRequest) -> Iterator[tuple[str, object]]:
@@ -111,33 +125,11 @@ def has_body(request: RawRequest) -> bool:
     return any(request.row.get(name) not in (None, b"", bytearray(), "", {}, []) for name in BODY_FIELDS)
 
 
-def _add(found: dict[str, object], key: str, name: str, value: object) -> None:
-    if value is None:
-        return
-    if key in found and _comparable(key, found[key]) != _comparable(key, value):
-        raise invalid(f"{abbreviate(name)} is given twice, with different values")
-    found[key] = value
-
-
 def _comparable(key: str, value: object) -> str:
     """Return the value as a header would hold it. The case of ids and tokens matters."""
     if isinstance(value, (list, dict)):  # refused later; its text may be long, or too deep to be written
         return abbreviate(value)
     return str(value).lower() if key in ("start", "end") else str(value)
-
-
-def _validated(found: Mapping[str, object], names: SessionFields) -> SessionFieldValues:
-    for key in ("id", "token"):
-        if key in found and not isinstance(found[key], str):
-            raise invalid(f"{getattr(names, key)} must be a string, not {abbreviate(found[key])}")
-    token = found.get("token")
-    return SessionFieldValues(
-        id=str(found["id"]) if found.get("id") else None,
-        start=_boolean(found.get("start", False), names.start),
-        end=_boolean(found.get("end", False), names.end),
-        step=_step(found["step"], names.step) if "step" in found else None,
-        token=token if isinstance(token, str) and token else None,
-    )
 
 
 def _boolean(value: object, name: str) -> bool:
