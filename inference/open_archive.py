@@ -209,19 +209,16 @@ class OpenArchive:
         with self._one_call:
             if self._is_closed:
                 raise ValueError("the archive is closed: use it within the `with` statement")
-            self._check_process()
+            if self._is_forked:
+                if not self.loaded.runs_in_forks:
+                    engine = self.loaded.manifest.backend
+                    raise ArchiveError(
+                        f"this process is a fork of the one that opened {self.name}, and has no threads of {engine}: "
+                        f"open the archive in each process, or start processes by multiprocessing's method spawn or "
+                        f"forkserver"
+                    )
+                torch.set_num_threads(1)  # torch would wait for the threads of the parent
             yield
-
-    def _check_process(self) -> None:
-        if not self._is_forked:
-            return
-        if not self.loaded.runs_in_forks:
-            engine = self.loaded.manifest.backend
-            raise ArchiveError(
-                f"this process is a fork of the one that opened {self.name}, and has no threads of {engine}: open the "
-                f"archive in each process, or start processes by multiprocessing's method spawn or forkserver"
-            )
-        torch.set_num_threads(1)  # torch would wait for the threads of the parent
 
     def _enter_fork(self) -> None:
         """Leave to the parent process what this one has as a copy: the files, and the store of sessions."""
