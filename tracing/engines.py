@@ -31,17 +31,13 @@ def select_engines(name: str, options: TraceOptions) -> list[Backend]:
     if config is not None and not isinstance(config, PartitionerConfig):
         raise TypeError(f"partitioner_config: expected a PartitionerConfig, got {config!r}")
     if name != AUTO:
-        return [_partitioned(_named(name, options), options)]
-    candidates = [get_backend(one) for one in auto_engines("trace")]
-    usable = [one for one in candidates if one.unavailable() is None and not unsupported_options(one, options)]
-    if not usable:
-        raise ValueError(f"no engine that {AUTO} tries supports these options: name one in backend=")
-    return [_partitioned(engine, options) for engine in usable]
-
-
-def _partitioned(engine: Backend, options: TraceOptions) -> Backend:
-    """Combine the engine with the CPU, if options of the partitioner are given."""
-    return engine if options.partitioner_config is None else PartitionedBackend(engine, options.partitioner_config)
+        usable = [_named(name, options)]
+    else:
+        candidates = [get_backend(one) for one in auto_engines("trace")]
+        usable = [one for one in candidates if one.unavailable() is None and not unsupported_options(one, options)]
+        if not usable:
+            raise ValueError(f"no engine that {AUTO} tries supports these options: name one in backend=")
+    return usable if config is None else [PartitionedBackend(engine, config) for engine in usable]
 
 
 def _named(name: str, options: TraceOptions) -> Backend:

@@ -70,7 +70,9 @@ def export_function(func: Function, example_inputs: Any, held: Sequence[str] = (
     name = getattr(func, "__name__", type(func).__name__)
     with eval_mode(module):
         with replaced_forward(module, forward), explained_export_errors(name):
-            program = _export(module, tensors)
+            program = export_quietly(module, tensors)
+            program.graph.eliminate_dead_code()  # placeholders of packed data
+            program.graph_module.recompile()
         _refuse_varying_sizes(program)
         reject_random_operators(program)
         _refuse_mutation(program)
@@ -156,13 +158,6 @@ def _substituted(module: torch.nn.Module, held: Mapping[str, torch.Tensor]) -> I
             stack.callback(table.__setitem__, name, table[name])
             table[name] = tensor
         yield
-
-
-def _export(module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
-    program = export_quietly(module, tensors)
-    program.graph.eliminate_dead_code()  # placeholders of packed data
-    program.graph_module.recompile()
-    return program
 
 
 def _refuse_varying_sizes(program: torch.export.ExportedProgram) -> None:

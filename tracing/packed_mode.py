@@ -54,10 +54,6 @@ def _tolist(rows: Any, original: Any) -> Any:
     return tolist
 
 
-def _view(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
-    return NotImplemented if placeholder_of(args[0]) is not None else viewed(*args, **kwargs)
-
-
 def _as_tensor(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
     return args[0].tensor if args and isinstance(args[0], TracedLengths) else NotImplemented
 
@@ -85,7 +81,9 @@ _RULES: dict[str, Callable[..., Any]] = {
     **PACKED_RULES,
     "cuda": lambda rows, caller, args, kwargs: args[0],
     "__len__": _len,
-    "view": _view,
+    "view": lambda rows, caller, args, kwargs: (
+        NotImplemented if placeholder_of(args[0]) is not None else viewed(*args, **kwargs)
+    ),
     "as_tensor": _as_tensor,
     "tensor": _as_tensor,
     "unbind": _iterate,

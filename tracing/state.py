@@ -38,8 +38,9 @@ def resolve_aliases(
         if index is None:
             name = next((name for name, tensor in own if tensor is state), None)
             if name is None:
+                given = f"a tensor {list(state.shape)}" if isinstance(state, torch.Tensor) else repr(state)
                 raise ValueError(
-                    f"input_output_aliases: {_describe(state)} is neither the index of an example's tensor (0 to "
+                    f"input_output_aliases: {given} is neither the index of an example's tensor (0 to "
                     f"{len(example) - 1}), nor that tensor itself, nor a buffer or parameter of the module"
                 )
             index = len(example) + len(held)
@@ -57,10 +58,6 @@ def _example_index(state: Any, example: Sequence[torch.Tensor]) -> int | None:
     if isinstance(state, torch.Tensor):
         return next((index for index, tensor in enumerate(example) if tensor is state), None)
     return state if type(state) is int and 0 <= state < len(example) else None
-
-
-def _describe(state: Any) -> str:
-    return f"a tensor {list(state.shape)}" if isinstance(state, torch.Tensor) else repr(state)
 
 
 def leading_view(state: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
