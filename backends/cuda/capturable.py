@@ -104,13 +104,9 @@ def capture_refusal(node: Node) -> str | None:
 
 def _inner_refusal(target: torch._ops.OpOverload, given: _ExampleArguments) -> str | None:
     """Return the reason why a call that a composite operator makes cannot be captured."""
-
-    def check(inner: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        if (reason := _own_refusal(inner, args, kwargs)) is not None:
-            raise _CannotBeCaptured(reason)
-
     try:
-        _tell_calls(target, given, check)
+        with torch.no_grad(), given.mode, _RefusingMode():  # type: ignore[no-untyped-call]  # torch's constructor
+            target(*given.args, **given.kwargs)
     except _CannotBeCaptured as found:
         return str(found)
     except Exception as error:  # noqa: BLE001 - what torch cannot trace may still run; loading names it if not
@@ -183,10 +179,6 @@ def _data_dependent(node: Node) -> set[Any]:
     return {symbol for tensor in tensors for symbol in free_unbacked_symbols(tensor)}
 
 
-_Tell = Callable[[torch._ops.OpOverload, Sequence[Any], Mapping[str, Any]], None]
-"""A function that is called with each call before it is made."""
-
-
 def _is_composite(target: torch._ops.OpOverload) -> bool:
     """Whether torch computes an operator by others.
 
@@ -224,23 +216,12 @@ def _example_arguments(node: Node) -> _ExampleArguments:
     return _ExampleArguments(args, kwargs, mode, known=not unknown)
 
 
-def _tell_calls(target: torch._ops.OpOverload, given: _ExampleArguments, tell: _Tell) -> None:
-    """Make a call, and report the calls of which it consists. An error that `tell` raises ends the call."""
-    with torch.no_grad(), given.mode, _Telling(tell):
-        target(*given.args, **given.kwargs)
+class _RefusingMode(TorchDispatchMode):
+    """A dispatch mode in which a call that cannot be captured raises."""
 
-
-class _Telling(TorchDispatchMode):
-    """A dispatch mode that reports each call."""
-
-    def __init__(self, tell: _Tell) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self._tell = tell
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        self._tell(func, args, kwargs or {})
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (reason := _own_refusal(func, args, kwargs or {})) is not None:
+            raise _CannotBeCaptured(reason)
         return func(*args, **(kwargs or {}))
 
 

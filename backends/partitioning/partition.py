@@ -53,7 +53,11 @@ def partition(program: ExportedProgram, supported: Supported, config: Partitione
     if on_cpu and on_cpu.issuperset(operators):
         on_cpu |= copies  # the engine would have nothing else
     on_cpu |= _without_inputs(on_cpu, program, graph)
-    module = _fused(torch.fx.GraphModule(program.graph_module, graph), on_cpu)
+    # Calls of modules `device_0`, `cpu_0` and so on, in order of execution.
+    module = torch.fx.GraphModule(program.graph_module, graph)
+    module = _with_parts(module, lambda node: node not in on_cpu, "device_")
+    # The remaining nodes are single calls, next to the calls of the new modules.
+    module = _with_parts(module, lambda node: node.op == "call_function", "cpu_")
     segments = SegmentBuilder(program, module).segments()
     _LOG.info("%d segments: %s", len(segments.segments), _listed(segments.segments))
     _check_segments(segments.segments, config)
@@ -141,13 +145,6 @@ def _producer(node: torch.fx.Node) -> torch.fx.Node:
     while node.op == "call_function" and node.target is operator.getitem:
         (node,) = node.all_input_nodes
     return node
-
-
-def _fused(module: torch.fx.GraphModule, on_cpu: set[torch.fx.Node]) -> torch.fx.GraphModule:
-    """Fuse the graph into calls of modules `device_0`, `cpu_0` and so on, in order of execution."""
-    module = _with_parts(module, lambda node: node not in on_cpu, "device_")
-    # The remaining nodes are single calls, next to the calls of the new modules.
-    return _with_parts(module, lambda node: node.op == "call_function", "cpu_")
 
 
 def _with_parts(

@@ -39,7 +39,8 @@ class SegmentBuilder:
 
     def __init__(self, program: ExportedProgram, module: torch.fx.GraphModule) -> None:
         self._program, self._module = program, module
-        self._tensors = _tensors_of(program)
+        persistent, values, names = program.state_dict, weights_of(program), weight_names(program)
+        self._tensors = {name: _Weight(target, values[target], target in persistent) for name, target in names.items()}
         self._names: dict[torch.fx.Node, str] = {}
 
     def segments(self) -> Segments:
@@ -90,13 +91,6 @@ class _Weight(NamedTuple):
     tensor: torch.Tensor
     persistent: bool
     """Whether the state dict contains it."""
-
-
-def _tensors_of(program: ExportedProgram) -> dict[str, _Weight]:
-    """Return the program's tensors by placeholder."""
-    persistent, values = program.state_dict, weights_of(program)
-    names = weight_names(program)
-    return {name: _Weight(target, values[target], target in persistent) for name, target in names.items()}
 
 
 def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weight]) -> ExportedProgram:
