@@ -44,7 +44,13 @@ def wrap(archiver: ModuleType, archive: Archive | None = None) -> None:
     """
     stock = getattr(archiver, "package_model", None)
     if stock is None:
-        _complain("this torch-model-archiver has no package_model; torch-model-archiver 0.12 is supported")
+        message = (
+            "torchserve-neuron-lstm: cannot extend torch-model-archiver: this torch-model-archiver has no "
+            "package_model; torch-model-archiver 0.12 is supported"
+        )
+        if any(argument.rpartition("=")[2] == HANDLER for argument in sys.argv[1:]):
+            raise SystemExit(message)  # it would otherwise make an archive of another kind
+        sys.stderr.write(f"{message}\n")
     elif not hasattr(stock, _MARK):
         archiver.package_model = _choosing(stock, archive or _archive)  # type: ignore[attr-defined]  # it has one, as was checked
 
@@ -72,17 +78,6 @@ def _archive(config: Any, manifest: str) -> int:
     from .supervise import archive_supervised
 
     return archive_supervised(config, manifest)
-
-
-def _complain(problem: str) -> None:
-    """Report a problem, and stop the program if our handler was requested.
-
-    It would otherwise make an archive of another kind.
-    """
-    message = f"torchserve-neuron-lstm: cannot extend torch-model-archiver: {problem}"
-    if any(argument.rpartition("=")[2] == HANDLER for argument in sys.argv[1:]):
-        raise SystemExit(message)
-    sys.stderr.write(f"{message}\n")
 
 
 class _Finder(MetaPathFinder):

@@ -20,7 +20,6 @@ from ..backends.torch_files import disk_size
 from ..config.engine_choice import AUTO
 from ..config.load import load_config
 from ..config.manifest_writer import write_manifest
-from ..config.own_model import ShortSequences
 from ..config.schema import ServingConfig, Tolerance
 from ..handlers.runtime.loader import load_archive
 from ..handlers.runtime.own_model import load_script
@@ -188,12 +187,18 @@ class _Packaging:
                 processes.prepare()
             notes = self._uninstalled()
             model = self._load(notes)
-            program = _lower(model, config)
+            program = with_bucket_selector(lower(model, config), config)
+            if config.streaming is not None:
+                check_streamable(program)
             check_bucket_selector(config, tree)
             layout.check_labels(tree, program.outputs, config.codec)
             build = self._build_input()
             shadowed = None if config.shadow is None else prepare_shadow(build, config.shadow, model, self._model_file)
-            short = self._short(build, program, model, notes)
+            try:
+                short = prepare_short(build, program, model, self._model_file)
+            except PackagingError as error:
+                notes.append(f"requests of fewer than {program.shortest} timesteps are refused: {error}")
+                short = None
             constants = {} if shadowed is None and short is None else non_persistent_buffers(model)
             write_constants(tree, {**constants, **program.constants})
             build = replace(build, shadow=None if shadowed is None else shadowed.shadow, short=short)
@@ -216,16 +221,6 @@ class _Packaging:
             cpu_operators=cpu_operators(selected.manifest, ArchiveReader(tree)),
             notes=(*notes, *input_notes(program, config)),
         )
-
-    def _short(
-        self, build: BuildInput, program: LoweredModel, model: torch.nn.Module, notes: list[str]
-    ) -> ShortSequences | None:
-        """Let the model's own code answer what is too short for the programs, if it can."""
-        try:
-            return prepare_short(build, program, model, self._model_file)
-        except PackagingError as error:
-            notes.append(f"requests of fewer than {program.shortest} timesteps are refused: {error}")
-            return None
 
     def _uninstalled(self) -> list[str]:
         if self.flags.requirements_file is None or self.config.frontend.useVenv:
@@ -271,14 +266,6 @@ def _may_answer_itself(refusal: LoweringError | PackagingError, config: ServingC
     default = Tolerance()
     strict = config.tolerance.atol < default.atol or config.tolerance.rtol < default.rtol
     return isinstance(refusal, LoweringError) or (config.engine == AUTO and not strict)
-
-
-def _lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
-    """Lower the model to programs that can be served as the configuration asks."""
-    program = with_bucket_selector(lower(model, config), config)
-    if config.streaming is not None:
-        check_streamable(program)
-    return program
 
 
 def input_notes(program: LoweredModel, config: ServingConfig) -> Iterator[str]:
