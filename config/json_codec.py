@@ -90,8 +90,8 @@ def write_json(kind: type[T], value: T, path: Path) -> None:
     path.write_text(json.dumps(to_json(kind, value)), encoding="utf-8")
 
 
-def from_json(kind: type[T], value: Any, path: str = "") -> T:
-    """Convert a parsed JSON value to the type `kind`; `path` is its place in the file, for messages.
+def from_json(kind: type[T], value: Any) -> T:
+    """Convert a parsed JSON value to the type `kind`.
 
     >>> from_json(dict[str, tuple[int, ...]], {"sizes": [1, 2]})
     {'sizes': (1, 2)}
@@ -101,7 +101,7 @@ def from_json(kind: type[T], value: Any, path: str = "") -> T:
 
     Raises `JsonError`: the value, or one within it, is not what its type says.
     """
-    return cast(T, _read(kind, value, path))
+    return cast(T, _read(kind, value, ""))
 
 
 def to_json(kind: Any, value: Any) -> Any:

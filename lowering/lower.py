@@ -48,8 +48,11 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
         raise explained from error
     reject_random_operators(traced.exported)
     chunked, chunking_reason = _chunk(traced)
+    # A program without a recurrence does not show the time dimension of the declared inputs.
     for program in (traced.exported, *(() if chunked is None else (chunked.chunk,))):
-        _mark_time_dims(program, traced.inputs)
+        names = program.graph_signature.user_inputs  # with lengths and carried values after the declared inputs
+        named = zip(names, traced.inputs, strict=False)
+        mark_time(program, {str(name): spec.shape.index("time") for name, spec in named if "time" in spec.shape})
     return LoweredModel(
         exported=traced.exported,
         inputs=traced.inputs,
@@ -99,14 +102,6 @@ def _chunk_programs(traced: _Traced) -> ChunkPrograms:
     except CountsTimesteps:
         counting = export_ragged(single, inputs, traced.places, counts=True)
     return build_chunk_programs(counting.exported, inputs)
-
-
-def _mark_time_dims(program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]) -> None:
-    """Mark the time dimension of the declared inputs: a program without a recurrence does not show it."""
-    named = zip(
-        program.graph_signature.user_inputs, inputs, strict=False
-    )  # lengths and carried values come after these
-    mark_time(program, {str(name): spec.shape.index("time") for name, spec in named if "time" in spec.shape})
 
 
 def _takes_any_shape(traced: _Traced, config: ServingConfig) -> bool:

@@ -188,15 +188,13 @@ class TimeBound:
     """The line of the branch that they take otherwise, if it is known."""
 
 
-def find_time_bound(
-    conditions: ShapeConditions, branches: Sequence[Branch], *, rows: int, longest: int
-) -> TimeBound | None:
+def find_time_bound(conditions: ShapeConditions, branches: Sequence[Branch], longest: int) -> TimeBound | None:
     """Return a bound that the exporter's conditions set beyond the longest sequence that is served.
 
-    None: the program holds for any number of timesteps. `rows` is a number of rows for which it holds.
+    None: the program of one row holds for any number of timesteps.
     """
     numbers = timesteps_beyond(branches, longest, conditions.numbers)
-    if all(conditions.holds(rows, number) for number in numbers):
+    if all(conditions.holds(1, number) for number in numbers):
         return None
     over_time = [branch for branch in branches if branch.condition.free_symbols <= conditions.time_symbols]
     return TimeBound(next((branch.line for branch in over_time if any(map(branch.differs_at, numbers))), None))

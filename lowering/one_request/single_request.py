@@ -138,7 +138,7 @@ def export_request(
         for spec in config.input_specs
     }
     outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
-    bound = find_time_bound(ShapeConditions(exported, shapes), branches, rows=1, longest=config.longest)
+    bound = find_time_bound(ShapeConditions(exported, shapes), branches, config.longest)
     reject_distances_of_timesteps(exported)
     with quiet():
         functional = decomposed(exported, STEPS)
