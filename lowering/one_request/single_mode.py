@@ -355,6 +355,14 @@ def _chosen(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
         return torch.where(args[0].bool(), *args[1:])
 
 
+def _nonzero(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Count by a comparison and a sum, whose numbers are followed."""
+    if not args:
+        return NotImplemented
+    with mode:
+        return (args[0] != 0).sum((*args[1:], kwargs.get("dim"))[0])
+
+
 _RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": pack,
     "_pad_packed_sequence": pad,
@@ -377,6 +385,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "gaussian_nll_loss": _followed,
     "__getitem__": _key,
     "masked_select": _selected,
+    "count_nonzero": _nonzero,
     "where": _chosen,
     "__setitem__": _written,
 }

@@ -55,6 +55,11 @@ class Counting(Words):
         return super().forward(ids, (ids != 0).sum(1))
 
 
+class CountingNonzero(Words):
+    def forward(self, ids: Tensor, lengths: Tensor) -> Any:
+        return super().forward(ids, torch.count_nonzero(ids, dim=1))
+
+
 class Remembering(Words):
     last = 0.0
 
@@ -111,6 +116,7 @@ def test_a_model_that_counts_its_ids_is_verified_within_a_range_and_told_of_it_w
     with pytest.raises(LoweringError, match=r"lengths that are computed from data .*declare .*the `range` of the ids"):
         drawn(Counting(), config(IDS % ""))
     assert drawn(Counting(), config(IDS % ", range: [1, 10]")) > 3
+    assert drawn(CountingNonzero(), config(IDS % ", range: [1, 10]")) > 3
 
 
 def test_a_model_that_keeps_state_is_refused_before_anything_is_compiled() -> None:
