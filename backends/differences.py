@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -48,8 +49,25 @@ def rounded_values(tensor: torch.Tensor) -> torch.Tensor:
     return tensor + drawn * 64 * torch.finfo(tensor.dtype).eps * (float(tensor.abs().max()) or 1.0)
 
 
-def allowed_rounding(result: torch.Tensor, changed: torch.Tensor) -> float:
-    """Return a bound of rounding errors: 64 times the change of a result with `next_values` of its inputs."""
+def allowed_rounding(
+    answer: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]],
+    inputs: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+) -> list[float]:
+    """Return a bound of the rounding errors of each result: 64 times its change with `next_values` of the inputs.
+
+    Whole numbers, such as the place of the largest value, have no such bound where `rounded_values` change them.
+    """
+    near = answer([*map(next_values, inputs)])
+    has_whole = any(not result.is_floating_point() for result in results)
+    rounded = answer([*map(rounded_values, inputs)]) if has_whole else near
+    return [
+        _rounding(result, after) if result.is_floating_point() else 0.0 if torch.equal(result, other) else math.inf
+        for result, after, other in zip(results, near, rounded)
+    ]
+
+
+def _rounding(result: torch.Tensor, changed: torch.Tensor) -> float:
     if result.shape != changed.shape or result.numel() == 0:
         return 0.0
     return 64 * float((changed.double() - result.double()).abs().nan_to_num(0, 0, 0).max())

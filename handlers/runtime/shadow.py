@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import queue
 import random
@@ -19,7 +18,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from ...backends.differences import allowed_rounding, difference, next_values, rounded_values
+from ...backends.differences import allowed_rounding, difference
 from ...backends.weights import read_weights
 from ...bucketing.execute import Pad, Tensors
 from ...bucketing.execute_chunks import ResumedState
@@ -163,21 +162,16 @@ def worst_difference(
 ) -> Worst:
     """Compare the outputs of a request with those of the model's own code.
 
-    Rounding errors are allowed beside the tolerance: they are estimated by the answer to `next_values`. Whole numbers,
-    such as the place of the largest value, are not compared where `rounded_values` change the model's own.
+    Rounding errors are allowed beside the tolerance.
     """
     expected = answer(tensors, length)
     worst = _worst(outputs, expected, [0.0] * len(expected), manifest)
     if worst is None:
         return None
     try:
-        near, rounded = [answer([*map(change, tensors)], length) for change in (next_values, rounded_values)]
+        rounding = allowed_rounding(lambda changed: answer(changed, length), tensors, expected)
     except Exception:  # noqa: BLE001 - the user's code
         return worst
-    rounding = [
-        allowed_rounding(own, after) if own.is_floating_point() else (0.0 if torch.equal(own, other) else math.inf)
-        for own, after, other in zip(expected, near, rounded)
-    ]
     return _worst(outputs, expected, rounding, manifest)
 
 
