@@ -37,37 +37,52 @@ def next_values(tensor: torch.Tensor) -> torch.Tensor:
     """
     if not tensor.is_floating_point():
         return tensor
-    drawn = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0)) < 0.5
-    return torch.where(drawn, torch.nextafter(tensor, tensor.new_tensor(math.inf)), tensor)
+    return torch.where(_half(tensor), torch.nextafter(tensor, tensor.new_tensor(math.inf)), tensor)
 
 
-def rounded_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return floats that differ by up to 64 rounding errors of the largest one; integers as they are."""
-    if not tensor.is_floating_point() or tensor.numel() == 0:
-        return tensor
-    drawn = 2 * torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0), dtype=tensor.dtype) - 1
-    return tensor + drawn * 64 * torch.finfo(tensor.dtype).eps * (float(tensor.abs().max()) or 1.0)
+Answer = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
-def allowed_rounding(
-    answer: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]],
-    inputs: Sequence[torch.Tensor],
-    results: Sequence[torch.Tensor],
-) -> list[float]:
+def allowed_rounding(answer: Answer, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[float]:
     """Return a bound of the rounding errors of each result: 64 times its change with `next_values` of the inputs.
 
-    Whole numbers, such as the place of the largest value, have no such bound where `rounded_values` change them.
+    Whole numbers, such as the place of the largest value, have no such bound where 64 rounding errors of the largest
+    input change them.
     """
     near = answer([*map(next_values, inputs)])
-    has_whole = any(not result.is_floating_point() for result in results)
-    rounded = answer([*map(rounded_values, inputs)]) if has_whole else near
-    return [
-        _rounding(result, after) if result.is_floating_point() else 0.0 if torch.equal(result, other) else math.inf
-        for result, after, other in zip(results, near, rounded)
-    ]
+    bounds = [64 * _change(result, after) for result, after in zip(results, near)]
+    if all(result.is_floating_point() for result in results):
+        return bounds
+    changes = change_with(64 * torch.finfo(torch.float32).eps, answer, inputs, results)
+    return [bound if result.is_floating_point() else change for result, bound, change in zip(results, bounds, changes)]
 
 
-def _rounding(result: torch.Tensor, changed: torch.Tensor) -> float:
-    if result.shape != changed.shape or result.numel() == 0:
+def change_with(
+    share: float, answer: Answer, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+) -> list[float]:
+    """Return the change of each result if floats move by a share of the largest one, up or down.
+
+    It is infinite for whole numbers that change.
+    """
+    moved = [answer([_moved(tensor, each) for tensor in inputs]) for each in (share, -share)]
+    return [max(_change(result, other) for other in others) for result, *others in zip(results, *moved)]
+
+
+def _moved(tensor: torch.Tensor, share: float) -> torch.Tensor:
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return tensor
+    largest = float(tensor.abs().max()) or 1.0
+    return torch.where(_half(tensor), tensor + share * largest, tensor - share * largest)
+
+
+def _half(tensor: torch.Tensor) -> torch.Tensor:
+    """Draw half of the elements."""
+    return torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+
+
+def _change(result: torch.Tensor, other: torch.Tensor) -> float:
+    if not result.is_floating_point():
+        return 0.0 if torch.equal(result, other) else math.inf
+    if result.shape != other.shape or result.numel() == 0:
         return 0.0
-    return 64 * float((changed.double() - result.double()).abs().nan_to_num(0, 0, 0).max())
+    return float((other.double() - result.double()).abs().nan_to_num(0, 0, 0).max())

@@ -19,8 +19,8 @@ from ...backends.signature import dtype_name
 from ...bucketing.padding import padding_tensor, torch_dtype
 from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig
-from ...handlers.runtime.kept_state import bits_of
 from ...handlers.runtime.own_model import OwnProgram
+from ...handlers.runtime.state_places import bits_of
 from ...lowering.errors import explain_torch_error, format_source_line, is_user_file, raising_line, source_suffix
 from ..commands.infer_inputs import watched_lookups
 from ..errors import PackagingError

@@ -192,8 +192,8 @@ class LayerStack:
         """
         rows, steps, lengths = x.shape[0], x.shape[1], lengths.contiguous()
         y = self._empty_outputs(rows, steps, time_major=time_major) if outputs else None
-        h_n = torch.empty(self._states, rows, self._outputs)
-        c_n = torch.empty(self._states, rows, self._hidden) if self.cell == "lstm" else h_n
+        h_n = torch.empty(self._states, rows, self._outputs, dtype=torch.float32)
+        c_n = torch.empty(self._states, rows, self._hidden, dtype=h_n.dtype) if self.cell == "lstm" else h_n
         ids = (None, 0) if table is None else (x.data_ptr(), table.shape[0])  # `len` takes longer
         status = self._run(
             *(self.handle, rows, steps, lengths.data_ptr()),
@@ -212,8 +212,8 @@ class LayerStack:
 
     def _empty_outputs(self, rows: int, steps: int, *, time_major: bool) -> torch.Tensor:
         if time_major:
-            return torch.empty(steps, rows, self.width).transpose(0, 1)
-        return torch.empty(rows, steps, self.width)
+            return torch.empty(steps, rows, self.width, dtype=torch.float32).transpose(0, 1)
+        return torch.empty(rows, steps, self.width, dtype=torch.float32)
 
 
 def _address(tensor: torch.Tensor | None) -> int | None:
@@ -240,7 +240,8 @@ class LinearLayer:
         """
         rows, steps = x.shape[0], x.shape[1]
         lengths = None if lengths is None else lengths.contiguous()
-        y = torch.empty((steps, rows, self.outputs) if time_major else (rows, steps, self.outputs))
+        size = (steps, rows, self.outputs) if time_major else (rows, steps, self.outputs)
+        y = torch.empty(size, dtype=torch.float32)  # torch's default may be another one, by the user's code
         y = y.transpose(0, 1) if time_major else y
         weights, biases = self.packed
         status = self._run(

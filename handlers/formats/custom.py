@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 
 from ..responses import JSON, Encoded, SessionKeys, abbreviate, internal, invalid, malformed
-from ..runtime.user_code import end_error, import_reference, working_directory
+from ..runtime.user_code import end_error, import_reference, is_interrupt, working_directory
 from .json_text import to_json
 from .raw_request import Body
 from .request import InferenceRequest, Outputs, RequestFormat
@@ -130,9 +130,11 @@ def _errors_of_user() -> Iterator[None]:
         yield
     except ValueError as error:
         raise invalid(str(error)[:_MAX_MESSAGE]) from error
-    except (Exception, KeyboardInterrupt):
+    except Exception:
         raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise end_error(error, "the codec") from error
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, TypeVar, Union
 
 from ..responses import JSON, NPY, Encoded, RequestError, SessionKeys, abbreviate, malformed
@@ -20,6 +22,7 @@ _TOO_LARGE = 413
 _MANY_OBJECTS = 1 << 16
 """Bytes of a text from which on its values are many."""
 _MOST_NAMES = 100_000  # of values in objects
+_NAME_END, _NAME_END_BYTES = re.compile(r'"\s*:'), re.compile(rb'"\s*:')
 _LIST_BYTES, _OBJECT_BYTES = 88, 232  # of Python, at least
 
 
@@ -48,11 +51,13 @@ def parse_json(body: Body) -> object:
 
 def _parsed(parse: Callable[[Any], object], text: Union[str, bytes, bytearray]) -> object:
     """Parse without garbage collections, most of the time. Raises `RequestError`: 413, too many parts of a kind."""
-    lists, objects, names = (
-        text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in ("[", "{", '":')
-    )
+    lists, objects = (text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in "[{")
+    ends = _NAME_END.finditer(text) if isinstance(text, str) else _NAME_END_BYTES.finditer(text)
+    names = sum(1 for _ in islice(ends, _MOST_NAMES + 1))
     if names > _MOST_NAMES or _LIST_BYTES * lists + _OBJECT_BYTES * objects > 20 * len(text) + 48_000_000:
-        raise RequestError("BodyTooLarge", f"the body has {lists} lists, {objects} objects and {names} names: too many")
+        raise RequestError(
+            "BodyTooLarge", f"the body has {lists} lists, {objects} objects and {names} names or more: too many"
+        )
     if not gc.isenabled():
         return parse(text)
     gc.disable()

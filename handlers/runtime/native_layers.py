@@ -19,7 +19,7 @@ from torch import _VF, nn
 
 from ...backends.native.layers import recurrence
 from ...backends.native.library import ThreadPool, open_pool
-from .kept_state import version_of
+from .state_places import version_of
 
 _LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
 Computed = Optional[tuple[torch.Tensor, ...]]

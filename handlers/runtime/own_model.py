@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -21,7 +21,7 @@ from ...config.json_codec import REPACKAGE
 from ...config.own_model import MaskForm, OwnModel
 from .constructor_arguments import as_argument
 from .kept_state import KeptState
-from .user_code import end_error, user_modules
+from .user_code import end_error, is_interrupt, user_modules
 
 Tensors = tuple[torch.Tensor, ...]
 Answer = Callable[[Sequence[torch.Tensor], int], Tensors]
@@ -42,6 +42,8 @@ class OwnProgram:
         self.model, self.state = model, state
         self.turn = threading.RLock()
         """Held by a call. Two models of one file, as that of a shadow, share its globals: they have one lock."""
+        self.default_dtype = torch.get_default_dtype()
+        """That of torch in calls. It is one of the process, so it is put back after each."""
         self._importing = importing
         self._makers = tuple(argument_makers(description).items())
         self._batch_dims = [spec.batch_dim for spec in inputs]
@@ -61,7 +63,7 @@ class OwnProgram:
         Raises `RuntimeError`: the code called sys.exit(), or raised what is no `Exception`; or whatever it raises.
         """
         lengths = [length] * rows
-        with torch.no_grad(), self.turn, self._importing():
+        with torch.no_grad(), self.turn, self._importing(), default_dtype(self.default_dtype):
             try:
                 returned = self.model(**{name: make(tensors, lengths) for name, make in self._makers})
                 if type(returned) is torch.Tensor and returned.layout is torch.strided and not returned.is_quantized:
@@ -70,9 +72,11 @@ class OwnProgram:
                     (place, tensor.clone(memory_format=torch.contiguous_format))
                     for place, tensor in output_tensors(returned)
                 ]
-            except (Exception, KeyboardInterrupt):
+            except Exception:
                 raise
             except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 raise end_error(error, "the model's code") from error
             finally:
                 self.state.restore()
@@ -138,15 +142,29 @@ def load_own_model(
 
     Raises `RuntimeError`: it cannot be made here; with the cause.
     """
-    with importing():
+    with importing(), default_dtype(torch.get_default_dtype()):
         files = [] if description.module is None else user_modules(description.module, directory)
         model = _model_of(getattr(files[0], description.name) if files else None, description, directory, weights)
+        own_dtype = torch.get_default_dtype()
     if description.recurrences is not None:
         from .native_layers import use_native_layers  # only archives with such layers carry the files for it
 
         use_native_layers(model, directory / description.recurrences, threads)
     state = KeptState(model, files, weights, description.rewritten)
-    return OwnProgram(model, description, inputs, state, importing if description.imports_late else nullcontext)
+    program = OwnProgram(model, description, inputs, state, importing if description.imports_late else nullcontext)
+    program.default_dtype = own_dtype
+    return program
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default dtype in this context; after it, it is what it was before, whatever the user's code sets."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _model_of(

@@ -18,7 +18,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from ...backends.differences import allowed_rounding, difference
+from ...backends.differences import allowed_rounding, change_with, difference
 from ...backends.weights import read_weights
 from ...bucketing.execute import Pad, Tensors
 from ...bucketing.execute_chunks import ResumedState
@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 _MOST_WAITING = 8  # comparisons: they take longer than answers, so more are dropped
 _UNTIL_SENT_SECONDS = 0.01  # from an answer to its comparison
 _NICENESS = 10  # steps below the priority of the worker
+_PERCENT = 0.01
 _OVERFLOWING = 1e18
 """Values whose sums and products may overflow. Any client can send them, so they change nothing but counts."""
 _LAST_SECONDS = 5.0  # the end of the process waits no longer for a comparison
@@ -127,8 +128,7 @@ class ShadowedModel:
             time.sleep(_UNTIL_SENT_SECONDS)
             is_different = self._is_different(one)
             self._count(compared=1, different=int(is_different))
-            overflows = (bool((x.abs() > _OVERFLOWING).any()) for x in one.tensors if x.is_floating_point())
-            if is_different and self._settings.on_difference == "model" and not any(overflows):
+            if is_different and self._settings.on_difference == "model" and self._is_certain(one):
                 _log.warning("shadow: the model's own code answers from now on")
                 self._own_answers = True
                 return
@@ -151,6 +151,20 @@ class ShadowedModel:
             *(worst[0].name, one.length, worst[1]),
         )
         return True
+
+    def _is_certain(self, one: _Comparison) -> bool:
+        """Whether a difference is larger than the change of the answer with inputs that differ by a percent.
+
+        Clients can look for a request at which the answer jumps, overflows or fails. It is counted only.
+        """
+        if any(bool((x.abs() > _OVERFLOWING).any()) for x in one.tensors if x.is_floating_point()):
+            return False
+        try:
+            expected = self._answer(one.tensors, one.length)
+            explained = change_with(_PERCENT, lambda moved: self._answer(moved, one.length), one.tensors, expected)
+        except Exception:  # noqa: BLE001 - the user's code
+            return False
+        return _worst(one.outputs, expected, explained, self.manifest) is not None
 
 
 Worst = Optional[tuple[TensorSpec, float]]

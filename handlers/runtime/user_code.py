@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -71,6 +72,11 @@ def _import(name: str, directory: Path) -> ModuleType:
     if not file.resolve().is_relative_to(directory.resolve()):
         raise ImportError(f"another module of this name is already imported ({file}); give this file another name")
     return module
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error can come from a signal, which Python tells the main thread alone."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def end_error(error: BaseException, whose: str) -> RuntimeError:

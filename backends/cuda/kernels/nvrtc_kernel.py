@@ -140,7 +140,7 @@ def _trial(device: torch.device) -> LayerCall:
     """One row of the widest LSTM, which takes the largest cluster of the largest blocks."""
 
     def zeros(*sizes: int) -> Tensor:
-        return torch.zeros(sizes, device=device)
+        return torch.zeros(sizes, device=device, dtype=torch.float32)
 
     gates, w_hh = zeros(1, 1, 1, 4 * WIDEST), zeros(1, 4 * WIDEST, WIDEST)
     h_0, c_0, y, h_n, c_n = (zeros(1, 1, WIDEST) for _ in range(5))

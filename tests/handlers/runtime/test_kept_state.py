@@ -6,9 +6,10 @@ import random
 from collections import OrderedDict, UserDict, deque
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from torchserve_neuron_lstm.handlers.runtime.kept_state import KeptState
 
 FILE = """
 import argparse
+import functools
 import random
 import types
 import torch
@@ -30,7 +32,32 @@ OPTIONS = argparse.Namespace(scale=1)
 
 
 class Slotted:
+    __slots__ = ("most", "least")
+
+
+class Slots(list):
     __slots__ = ("most",)
+
+
+class Number(float):
+    @property
+    def seen(self, seen=[]):
+        return seen
+
+
+class Layer(nn.Module):
+    __slots__ = ("most",)
+
+    def forward(self, x):
+        return x
+
+
+@functools.lru_cache
+def cached(x):
+    return [x]
+
+
+__seen = []
 
 
 class Counter:
@@ -85,6 +112,31 @@ class Model(nn.Module):
         self.words = file.Words("a")
         self.counters = {file.Counter()}
         self.user = UserDict(a=1)
+        self.norm = nn.BatchNorm1d(2).eval()
+        self.slots, self.part, self.number = file.Slots(), file.Layer(), file.Number(1)
+        self.keys = {file.Counter(): 1}
+        self.proxy = MappingProxyType({"a": [1]})
+        self.numpy = np.random.RandomState(1)
+        self.script = torch.jit.script(Counting())
+        with torch.inference_mode():
+            self.constant = torch.zeros(2)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Any = torch.jit.Attribute(0, int)
+        self.sums: Any = torch.jit.Attribute([0.5], list[float])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        self.sums.append(float(x.sum()))
+        return x
+
+
+def set_constant(model: Model) -> None:
+    with torch.inference_mode():
+        model.constant.add_(1)
 
 
 def set_global(model: Model) -> None:
@@ -94,6 +146,10 @@ def set_global(model: Model) -> None:
 def replace_key(model: Model) -> None:
     model.ordered.clear()
     model.ordered.update(b=1)
+
+
+class Other:
+    value = 0
 
 
 def fill_in_place(model: Model) -> None:
@@ -119,6 +175,21 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "object": (lambda m: setattr(m.counter, "value", 3), lambda m: m.counter.value),
     "slot": (lambda m: setattr(m.slotted, "most", 3), lambda m: m.slotted.most),
     "list in a slot": (lambda m: m.slotted.most.append(3), lambda m: m.slotted.most),
+    "unset slot": (lambda m: setattr(m.slotted, "least", 3), lambda m: hasattr(m.slotted, "least")),
+    "slot of a list": (lambda m: setattr(m.slots, "most", 3), lambda m: hasattr(m.slots, "most")),
+    "slot of a module": (lambda m: setattr(m.part, "most", 3), lambda m: hasattr(m.part, "most")),
+    "attribute of a number": (lambda m: setattr(m.number, "most", 3), lambda m: vars(m.number)),
+    "default value of a property": (lambda m: m.number.seen.append(1), lambda m: m.number.seen),
+    "global with underscores": (lambda m: vars(m.file)["__seen"].append(1), lambda m: vars(m.file)["__seen"]),
+    "object as a key": (lambda m: next(iter(m.keys)).add(), lambda m: [one.value for one in m.keys]),
+    "list behind a proxy": (lambda m: m.proxy["a"].append(2), lambda m: m.proxy["a"]),
+    "class of an object": (lambda m: setattr(m.counter, "__class__", Other), lambda m: type(m.counter)),
+    "cache": (lambda m: m.file.cached(3).append(1), lambda m: m.file.cached.cache_info()),
+    "running statistics": (lambda m: m.norm.train()(torch.ones(3, 2)), lambda m: str(m.norm.running_mean)),
+    "tensor of inference mode": (set_constant, lambda m: m.constant.tolist()),
+    "second number of a pair": (lambda m: m.numpy.normal(), lambda m: m.numpy.get_state()),
+    "attribute of a program": (lambda m: m.script(torch.ones(2)), lambda m: m.script.count),
+    "list of a program": (lambda m: m.script(torch.ones(2)), lambda m: m.script.sums),
     "options": (lambda m: setattr(m.file.OPTIONS, "scale", 2), lambda m: m.file.OPTIONS),
     "hook": (lambda m: m.layer.register_forward_hook(print), lambda m: [*m.layer._forward_hooks.values()]),
     "object of a method": (lambda m: m.add(), lambda m: m.add.__self__.value),
@@ -169,17 +240,17 @@ def test_nothing_is_changed_where_nothing_was() -> None:
 def test_what_is_written_through_data_is_found_and_can_be_put_back_each_time() -> None:
     model = nn.BatchNorm1d(2)
     state = KeptState(model, [], {})
-    model.running_mean.data.add_(1)  # type: ignore[union-attr]  # it has statistics
+    assert model.weight is not None
+    model.weight.data.add_(1)
     state.restore()
-    assert state.unnoticed() == ["self.running_mean"]
+    assert state.unnoticed() == ["self.weight"]
 
-    model.running_mean.data.sub_(1)  # type: ignore[union-attr]  # it has statistics
-    known = KeptState(model, [], {}, ["self.running_mean"])
-    model.running_mean.data.add_(1)  # type: ignore[union-attr]  # it has statistics
+    model.weight.data.sub_(1)
+    known = KeptState(model, [], {}, ["self.weight"])
+    model.weight.data.add_(1)
     known.restore()
 
-    assert model.running_mean is not None
-    assert model.running_mean.tolist() == [0, 0]
+    assert model.state_dict()["weight"].tolist() == [1, 1]
 
 
 def test_nan_in_a_buffer_is_not_a_change() -> None:

@@ -99,9 +99,6 @@ def test_a_difference_is_counted_and_logged_without_the_request(caplog: pytest.L
 
 
 def test_code_that_fails_where_the_program_answers_is_a_difference(caplog: pytest.LogCaptureFixture) -> None:
-    def fails(request: Sequence[torch.Tensor], length: int) -> Tensors:
-        raise ValueError(f"I do not like {request[0].tolist()}")
-
     with caplog.at_level(logging.WARNING), shadowed(fails) as model:
         ask(model, 4)
         assert counted(model, 1) == Counter(compared=1, different=1)
@@ -187,6 +184,25 @@ def test_the_end_of_a_worker_waits_for_one_comparison_and_leaves_the_others_out(
             time.sleep(0.002)
     assert not model._thread.is_alive()
     assert began == [1]
+
+
+def fails(request: Sequence[torch.Tensor], length: int) -> Tensors:
+    raise ValueError(f"I do not like {request[0].tolist()}")
+
+
+def jumps(request: Sequence[torch.Tensor], length: int) -> Tensors:
+    """An alarm: the program's is 0, on the other side of the threshold."""
+    return ((request[0] > 0.7 - 1e-4).float(),)
+
+
+@pytest.mark.parametrize("answer", [fails, jumps])
+def test_a_request_that_a_client_can_look_for_does_not_change_the_code_that_answers(answer: Any) -> None:
+    with shadowed(answer, "model") as model:
+        model.observe([torch.tensor([0.7])], 1, (torch.tensor([0.0]),))
+        assert counted(model, 1) == Counter(compared=1, different=1)
+        model.observe([torch.tensor([0.7])], 1, (torch.tensor([0.0]),))
+        assert counted(model, 1) == Counter(compared=1, different=1)
+        assert not model.answers_itself
 
 
 @pytest.mark.parametrize(

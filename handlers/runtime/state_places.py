@@ -1,0 +1,184 @@
+"""Places in which a request can leave state: each is compared with what it held, and put back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from functools import partial
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+_LARGEST_ARRAY = 1 << 20
+"""Bytes of a numpy array that is compared after each request."""
+
+_UNSET = object()
+
+version_of = attrgetter("_version")
+"""The number of calls that have written into a tensor, as torch counts them."""
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor, in which NaN equals itself."""
+    flat = tensor.contiguous().reshape(-1)
+    return flat.view(torch.uint8) if flat.numel() else flat
+
+
+class Place:
+    """A place in which a request can leave state: `look` returns what is compared, `put` puts back what was noted."""
+
+    def __init__(self, name: str, look: Callable[[], Any], put: Callable[[], object]) -> None:
+        self.name, self._look, self._put, self._noted = name, look, put, look()
+
+    def is_changed(self) -> bool:
+        """Whether what it holds is not as it was noted."""
+        return bool(self._look() != self._noted)
+
+    def changed(self) -> list[str]:
+        """Return the names of what is not as it was noted."""
+        return [self.name]
+
+    def restore(self) -> None:
+        """Put back what was noted."""
+        self._put()
+        self._noted = self._look()
+
+
+class _AnyTensorPlace(Place):
+    """A tensor, whose elements are put back."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, original: torch.Tensor | None) -> None:
+        self.tensor = tensor
+        self._original = tensor.detach().clone() if original is None else original
+        super().__init__(name, self._seen, self._put_elements)
+
+    def _seen(self) -> object:
+        """Return what shows a change."""
+        return self.differs()
+
+    def _put_elements(self) -> None:
+        with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
+            if self.tensor.layout == torch.strided and self.tensor.shape != self._original.shape:
+                self.tensor.resize_(self._original.shape)
+            self.tensor.copy_(self._original)
+
+    def differs(self) -> bool:
+        """Whether an element is not what it was."""
+        if self.tensor.layout != torch.strided or self.tensor.is_quantized:
+            return False
+        now, before = self.tensor.detach(), self._original
+        return now.shape != before.shape or not torch.equal(bits_of(now), bits_of(before))
+
+
+class TensorPlace(_AnyTensorPlace):
+    """A tensor: torch counts the calls that write into it."""
+
+    def _seen(self) -> object:
+        return version_of(self.tensor)
+
+
+class ComparedTensorPlace(_AnyTensorPlace):
+    """A tensor that is compared: one of inference mode, or running statistics, which kernels write uncounted."""
+
+
+class HolderPlace(Place):
+    """A holder of objects, as a list: the same objects must be in it."""
+
+    def __init__(self, name: str, holder: Any, look: Callable[[], Iterable[Any]], put: Callable[[], object]) -> None:
+        self.holder = holder
+        super().__init__(name, lambda: list(map(id, look())), put)
+
+
+class MappingPlace(HolderPlace):
+    """A dict, or the attributes of an object: the keys, and the objects that are their values."""
+
+    def __init__(self, name: str, mapping: dict[Any, Any]) -> None:
+        self._before = dict(mapping)
+        super().__init__(name, mapping, lambda: chain(mapping, mapping.values()), self._put_entries)
+
+    def changed(self) -> list[str]:
+        """Return the names of the entries that are not as they were noted."""
+        before, now = self._before, self.holder
+        names = [key for key in {**before, **now} if before.get(key, self) is not now.get(key, self)]
+        return [f"{self.name}.{name}" for name in names] or [self.name]
+
+    def _put_entries(self) -> None:
+        self.holder.clear()
+        self.holder.update(self._before)
+
+
+class SlotPlace(Place):
+    """A slot of an object, which can be unset."""
+
+    def __init__(self, name: str, value: Any, slot: str) -> None:
+        self._value, self._slot, self._before = value, slot, getattr(value, slot, _UNSET)
+        super().__init__(name, lambda: id(getattr(value, slot, _UNSET)), self._put_object)
+
+    def _put_object(self) -> None:
+        if self._before is not _UNSET:
+            setattr(self._value, self._slot, self._before)
+        elif hasattr(self._value, self._slot):
+            delattr(self._value, self._slot)
+
+
+class ScriptPlace(Place):
+    """An attribute of a TorchScript program that is no tensor. Reading it makes a copy."""
+
+    def __init__(self, name: str, part: Any, own: str) -> None:
+        before = part.getattr(own)
+        super().__init__(name, lambda: _plain(part.getattr(own)), lambda: part.setattr(own, deepcopy(before)))
+
+
+def _plain(value: Any) -> list[Any]:
+    leaves = pytree.tree_leaves(value)
+    return [bits_of(leaf).tolist() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+
+class ClassPlace(HolderPlace):
+    """A class of the user's files, whose attributes can be set."""
+
+    def __init__(self, name: str, cls: type) -> None:
+        self._class, self._before = cls, without_dunder(vars(cls))
+        super().__init__(name, vars(cls), lambda: without_dunder(vars(cls)).values(), self._put_attributes)
+
+    def _put_attributes(self) -> None:
+        for key in without_dunder(self.holder).keys() - self._before.keys():
+            delattr(self._class, key)
+        for key, value in self._before.items():
+            if self.holder.get(key, self) is not value:
+                setattr(self._class, key, value)
+
+
+def without_dunder(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that Python did not make."""
+    return {name: value for name, value in values.items() if not (name.startswith("__") and name.endswith("__"))}
+
+
+def array_place(name: str, value: Any) -> Place | None:
+    """Return the place of a numpy array that is not too large; None for another object."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.ndarray) or value.nbytes > _LARGEST_ARRAY:
+        return None
+    before = value.copy()
+    return Place(name, value.tobytes, lambda: value.__setitem__(..., before))
+
+
+def generator_place(name: str, value: Any) -> Place | None:
+    """Return the place of a generator of random numbers of torch, Python or numpy; None for another object."""
+    if isinstance(value, torch.Generator):
+        state = value.get_state()
+        return Place(name, lambda: value.get_state().tolist(), lambda: value.set_state(state))
+    if isinstance(value, random.Random):
+        return Place(name, value.getstate, partial(value.setstate, value.getstate()))
+    if type(value).__module__.startswith("numpy.random") or type(value).__module__ == "mtrand":
+        if hasattr(value, "get_state"):  # with the second number of a pair, which the generator of bits has not
+            return Place(name, lambda: str(value.get_state(legacy=False)), partial(value.set_state, value.get_state()))
+        bits = getattr(value, "bit_generator", getattr(value, "_bit_generator", None))
+        if bits is not None:
+            return Place(name, lambda: str(bits.state), partial(setattr, bits, "state", bits.state))
+    return None

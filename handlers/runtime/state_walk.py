@@ -1,0 +1,204 @@
+"""Walk over the objects that a model refers to, which finds the places of its state."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from copyreg import _slotnames  # type: ignore[attr-defined]  # typeshed leaves it out
+from functools import _lru_cache_wrapper, partial
+from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from .state_places import (
+    ClassPlace,
+    ComparedTensorPlace,
+    HolderPlace,
+    MappingPlace,
+    Place,
+    ScriptPlace,
+    SlotPlace,
+    TensorPlace,
+    array_place,
+    generator_place,
+    without_dunder,
+)
+
+OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
+"""Attributes that each module of torch has: hooks, and the mappings that are visited by themselves."""
+HELD = ("_parameters", "_buffers", "_modules")
+"""Attributes of a module of torch that hold what is set as others."""
+_WITH_ATTRIBUTES = (torch.nn.Module, ModuleType, type, FunctionType, staticmethod, classmethod, MethodType)
+"""Kinds of objects whose attributes are noted as those of their kind, or belong to others."""
+_VALUES = (str, int, float, bool, complex, bytes, type(None))
+_UNCOUNTED = ("running_mean", "running_var")
+"""Names of buffers into which kernels write without counting it."""
+
+
+_Named = tuple[str, Any]
+"""An object with its name, for people."""
+
+
+class StateWalk:
+    """A walk over all objects, each once."""
+
+    def __init__(self, own: frozenset[str], originals: Mapping[int, torch.Tensor]) -> None:
+        self.places: list[Place] = []
+        self._own = own
+        self._originals = originals
+        self._seen: set[int] = set()
+        self._alive: list[object] = []  # an identity is of one object as long as that is alive
+
+    def value(self, name: str, value: Any) -> None:
+        """Note an object and what it refers to."""
+        pending: list[_Named] = [(name, value)]
+        while pending:
+            name, value = pending.pop()
+            if id(value) not in self._seen and type(value) not in _VALUES:
+                self._seen.add(id(value))
+                self._alive.append(value)
+                pending += self._note(name, value)
+
+    def _note(self, name: str, value: Any) -> Iterable[_Named]:
+        """Note one object; returns those that it refers to, with their names."""
+        is_own = type(value).__module__ in self._own
+        found: list[_Named] = []
+        note = next((note for kind, note in self._NOTES if isinstance(value, kind)), None)
+        if note is not None:
+            found += [*note(self, name, value), *self._attributes(name, value)]
+        elif (place := generator_place(name, value) or array_place(name, value)) is not None:
+            self.places.append(place)
+        elif is_own or isinstance(value, (SimpleNamespace, Namespace, UserDict, UserList)):
+            found += self._mapping(name, getattr(value, "__dict__", {}))
+        if is_own:
+            found += [*self._class_and_slots(name, value)]
+        return found
+
+    def _attributes(self, name: str, value: Any) -> Iterable[_Named]:
+        """Note what is set on a tensor, or on an object of a class that the user derived from `list` or `dict`."""
+        attributes = None if isinstance(value, _WITH_ATTRIBUTES) else getattr(value, "__dict__", None)
+        return self._mapping(name, attributes) if type(attributes) is dict else ()
+
+    def _class_and_slots(self, name: str, value: Any) -> Iterable[_Named]:
+        """Note the class of an object of the user's, and its slots."""
+        own = type(value)
+        self.places.append(Place(f"{name}.__class__", lambda: type(value), partial(setattr, value, "__class__", own)))
+        slots = _slotnames(own)
+        self.places += [SlotPlace(f"{name}.{slot}", value, slot) for slot in slots]
+        held = [(f"{name}.{slot}", getattr(value, slot)) for slot in slots if hasattr(value, slot)]
+        return [*held, (own.__name__, own)]
+
+    def _tensor(self, name: str, tensor: torch.Tensor) -> Iterable[_Named]:
+        is_uncounted = tensor.is_inference() or name.endswith(_UNCOUNTED)
+        kind = ComparedTensorPlace if is_uncounted else TensorPlace
+        self.places.append(kind(name, tensor, self._originals.get(id(tensor))))
+        return ()
+
+    def _script(self, name: str, module: torch.jit.ScriptModule) -> Iterable[_Named]:
+        """Note the tensors; each buffer, in whose place a call may set another tensor; and what its code names else."""
+        for path, part in module.named_modules():
+            for own, tensor in part.named_buffers(recurse=False):
+                full_name = ".".join(filter(None, (name, path, own)))
+                look = partial(lambda part, own: id(getattr(part, own)), part, own)
+                self.places.append(Place(full_name, look, partial(setattr, part, own, tensor)))
+            held = part._c  # noqa: SLF001 - nothing else tells of attributes that are no tensors
+            for own in {*re.findall(r"\w+", held.dump_to_str(True, False, False))}:
+                if held.hasattr(own) and not isinstance(held.getattr(own), (torch.Tensor, torch.ScriptObject)):
+                    self.places.append(ScriptPlace(".".join(filter(None, (name, path, own))), held, own))
+        return [(f"{name}.{own}", tensor) for own, tensor in (*module.named_buffers(), *module.named_parameters())]
+
+    def _torch_module(self, name: str, module: torch.nn.Module) -> Iterable[_Named]:
+        self.places.append(MappingPlace(name, vars(module)))
+        yield from [(f"{name}.{own}", value) for own, value in vars(module).items() if own not in OF_MODULES]
+        for held in (*HELD, "_forward_hooks", "_forward_pre_hooks"):
+            yield from self._mapping(name, vars(module)[held])
+
+    def _file(self, name: str, module: ModuleType) -> Iterable[_Named]:
+        if module.__name__ not in self._own:
+            return ()
+        self.places.append(MappingPlace(name, vars(module)))
+        return _members(name, vars(module))
+
+    def _mapping(self, name: str, mapping: dict[Any, Any]) -> Iterable[_Named]:
+        self.places.append(MappingPlace(name, mapping))
+        return [*self._entries(name, mapping), *((f"a key of {name}", key) for key in mapping)]
+
+    def _entries(self, name: str, mapping: Mapping[Any, Any]) -> Iterable[_Named]:
+        return [(f"{name}.{key}", value) for key, value in mapping.items()]
+
+    def _items(self, name: str, items: Any) -> Iterable[_Named]:
+        """Note a list, a deque or a bytearray."""
+        before = list(items)
+        self.places.append(
+            HolderPlace(name, items, partial(list, items), lambda: (items.clear(), items.extend(before)))
+        )
+        return self._constant(name, items)
+
+    def _constant(self, name: str, items: Iterable[Any]) -> Iterable[_Named]:
+        return [(f"{name}[{index}]", item) for index, item in enumerate(items)]
+
+    def _set(self, name: str, items: Any) -> Iterable[_Named]:
+        before = set(items)
+        self.places.append(Place(name, partial(set, items), lambda: (items.clear(), items.update(before))))
+        return self._constant(name, items)
+
+    def _class(self, name: str, cls: type) -> Iterable[_Named]:
+        if cls.__module__ not in self._own:
+            return ()
+        self.places.append(ClassPlace(name, cls))
+        return _members(name, vars(cls))
+
+    def _method(self, name: str, method: Any) -> Iterable[_Named]:
+        # The generators of the process are behind `random.choice` and its like. They are not the model's.
+        holder = getattr(method, "__self__", None)
+        own = () if generator_place(name, holder) else ((name, holder),)
+        return [(name, getattr(method, "__func__", None)), *own]
+
+    def _property(self, name: str, value: property) -> Iterable[_Named]:
+        return [(name, function) for function in (value.fget, value.fset, value.fdel)]
+
+    def _cache(self, name: str, function: Any) -> Iterable[_Named]:
+        """Note a function with a cache, which is emptied."""
+        self.places.append(Place(name, function.cache_info, function.cache_clear))
+        return [(name, function.__wrapped__)]
+
+    def _partial(self, name: str, call: partial[Any]) -> Iterable[_Named]:
+        return [(name, call.func), (name, call.args), (name, call.keywords)]
+
+    def _function(self, name: str, function: FunctionType) -> Iterable[_Named]:
+        if function.__module__ not in self._own:
+            return
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        yield from [(f"a default value of {name}", default) for default in defaults]
+        if vars(function):
+            yield from self._mapping(name, vars(function))
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # not yet set
+                yield f"a variable around {name}", cell.cell_contents
+
+    _NOTES: tuple[tuple[Any, Callable[[Any, str, Any], Iterable[_Named]]], ...] = (
+        (torch.Tensor, _tensor),
+        (torch.jit.ScriptModule, _script),
+        (torch.nn.Module, _torch_module),
+        (ModuleType, _file),
+        (dict, _mapping),
+        ((list, deque, bytearray), _items),
+        (set, _set),
+        ((tuple, frozenset), _constant),
+        (type, _class),
+        (FunctionType, _function),
+        ((staticmethod, classmethod, MethodType, BuiltinMethodType), _method),
+        (partial, _partial),
+        (property, _property),
+        (MappingProxyType, _entries),
+        (_lru_cache_wrapper, _cache),
+    )
+    """Functions that note an object, by its kind; the first kind that fits counts."""
+
+
+def _members(name: str, values: Mapping[str, Any]) -> list[_Named]:
+    return [(f"{name}.{own}", value) for own, value in without_dunder(values).items()]
