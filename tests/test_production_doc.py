@@ -86,8 +86,7 @@ def test_every_setting_is_one_that_torchserve_reads() -> None:
         known = jar.read("org/pytorch/serve/util/ConfigManager.class")
     read_by_python = re.findall(r'props\.get\("(\w+)"', (package / "model_server.py").read_text())
 
-    unknown = [key for key in PROPERTIES if key.encode() not in known and key not in read_by_python]
-    assert unknown == []
+    assert [key for key in PROPERTIES if key.encode() not in known and key not in read_by_python] == []
 
 
 def test_no_port_is_open_to_other_hosts_and_tokens_are_on() -> None:

@@ -48,10 +48,9 @@ def circles(graph: Graph) -> list[tuple[str, ...]]:
 
 def long_files(root: Path, suffixes: Iterable[str] = (".py", ".cpp", ".cu", ".h")) -> list[str]:
     """The source files of the package with more than `LONGEST_FILE` lines, as "file: lines"."""
-    packages = sorted({path.relative_to(root).parts[0] for path in source_files(root)})
     sizes = {
         path.relative_to(root).as_posix(): len(path.read_text("utf-8").splitlines())
-        for package in packages
+        for package in sorted({path.relative_to(root).parts[0] for path in source_files(root)})
         for path in sorted((root / package).rglob("*"))
         if path.suffix in suffixes
     }

@@ -71,8 +71,7 @@ class Project:
         longest: int | None = None,
     ) -> None:
         facts = {"batch": list(batch), "length": list(length), "longest": longest or length[-1]}
-        text = CONFIG.format(backend=backend, hidden=hidden, **facts)
-        (self.folder / "model-config.yaml").write_text(text)
+        (self.folder / "model-config.yaml").write_text(CONFIG.format(backend=backend, hidden=hidden, **facts))
 
     def environment(self, **more: str) -> dict[str, str]:
         return {**os.environ, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", "COLUMNS": "120", **more}

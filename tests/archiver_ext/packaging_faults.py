@@ -123,8 +123,7 @@ def rewriting(root: Path, form: str) -> Callable[[], int]:
     archive = root / "store" / f"tiny{SUFFIXES[form]}"
 
     def run() -> None:
-        text = ArchiveReader(archive).manifest_json()
-        rewrite_manifest(archive, text + "\n", archive)
+        rewrite_manifest(archive, ArchiveReader(archive).manifest_json() + "\n", archive)
 
     return lambda: archive_command.guarded(run)
 

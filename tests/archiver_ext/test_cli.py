@@ -113,8 +113,7 @@ def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) ->
     assert (
         cli.main(["init", "--model-file", "model.py", "--args", "hidden=8", "--longest", "64", "-o", "new.yaml"]) == 0
     )
-    told = capsys.readouterr().err
-    assert "--model-file model.py --serialized-file WEIGHTS.pt --config-file new.yaml" in told
+    assert "--model-file model.py --serialized-file WEIGHTS.pt --config-file new.yaml" in capsys.readouterr().err
     assert cli.main(["verify-config", "new.yaml"]) == 0
     assert "hidden" in (project.folder / "new.yaml").read_text()
     assert cli.main(["init", "--model-file", "model.py", "-o", "new.yaml"]) == 1

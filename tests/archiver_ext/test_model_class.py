@@ -144,8 +144,7 @@ def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
 
 def test_a_script_that_ends_python_is_refused(tmp_path: Path) -> None:
     """Otherwise packaging would end without an archive, without a message, and as if it had succeeded."""
-    script = write(tmp_path, f"{ONE}\nimport sys\nsys.exit(0)\n")
-    told = refusal(tmp_path, script)
+    told = refusal(tmp_path, write(tmp_path, f"{ONE}\nimport sys\nsys.exit(0)\n"))
 
     assert "the_model.py ends Python while it is imported (sys.exit, code 0)" in told
     assert "if __name__ == '__main__':" in told

@@ -132,8 +132,7 @@ def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tm
 
     responses = answered(folder, [x.tolist() for x in requests])
 
-    manifest = read_manifest(folder)
-    assert [spec.shape for spec in manifest.outputs] == [("batch", "(time - 1)//2 + 1", 4), ("batch", 16)]
+    assert [spec.shape for spec in read_manifest(folder).outputs] == [("batch", "(time - 1)//2 + 1", 4), ("batch", 16)]
     for x, response in zip(requests, responses, strict=True):
         assert response.status == 200, response.body
         answer = json.loads(response.body)
@@ -176,8 +175,7 @@ def assert_answers(
 
 def assert_served(folder: Path, alone: Callable[[torch.Tensor], torch.Tensor]) -> None:
     requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
-    responses = answered(folder, [x.tolist() for x in requests])
-    assert_answers(responses, requests, alone)
+    assert_answers(answered(folder, [x.tolist() for x in requests]), requests, alone)
 
 
 @pytest.mark.ci

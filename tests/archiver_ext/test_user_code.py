@@ -67,8 +67,7 @@ def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(
         manifest = read_manifest(folder)
         assert (manifest.kernel, manifest.kind, manifest.shapes) == ("my_kernel:choose", "sequence", "grid")
         assert (folder / "my_kernel.py").is_file()
-        variants = load_archive(folder, threads=1)
-        assert {run.bucket.length for run in variants.plan([1, 2, 3]).calls} == {4}
+        assert {run.bucket.length for run in load_archive(folder, threads=1).plan([1, 2, 3]).calls} == {4}
     sys.modules.pop("my_kernel", None)
 
 

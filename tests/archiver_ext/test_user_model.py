@@ -62,8 +62,7 @@ class Sized(torch.nn.Module):
         self.given = [a, b, c, d, e]
 """
     with importable(tmp_path):
-        arguments = ModelArguments(args={name: [3, 4] for name in "abcde"})
-        model = load_model(write(tmp_path, text), None, arguments)
+        model = load_model(write(tmp_path, text), None, ModelArguments(args={name: [3, 4] for name in "abcde"}))
     assert model.given == [(3, 4), (3, 4), (3, 4), [3, 4], [3, 4]]
 
 

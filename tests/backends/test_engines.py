@@ -246,8 +246,7 @@ def test_polymorphic_programs_take_every_shape(name: str, tmp_path: Path) -> Non
 
     backend = get_backend(name)
     module = Sums()
-    program = exported(module, torch.zeros(3, 7, 2), torch.tensor([7, 5, 3]))
-    backend.compile(program, None, tmp_path)
+    backend.compile(exported(module, torch.zeros(3, 7, 2), torch.tensor([7, 5, 3])), None, tmp_path)
     run = backend.load(tmp_path, {}, backend.host(), 1)
     for batch, time in ((1, 1), (1, 16), (8, 3)):
         inputs = (torch.randn(batch, time, 2), torch.full((batch,), time))

@@ -189,8 +189,7 @@ def test_a_workdir_that_inductor_cannot_use_is_refused(module: Recurrent, tmp_pa
 @pytest.mark.long
 @torch.no_grad()
 def test_arguments_reach_the_compiler(module: Recurrent, tmp_path: Path) -> None:
-    settings = CompileSettings(workdir=tmp_path, args=("-DNAME=a b", "-O1"))
-    program = compiled(module, tmp_path, settings)
+    program = compiled(module, tmp_path, CompileSettings(workdir=tmp_path, args=("-DNAME=a b", "-O1")))
     commands = (tmp_path / "inductor" / "commands.txt").read_text().splitlines()
 
     assert all(command.endswith(" '-DNAME=a b' '-O1'") for command in commands)

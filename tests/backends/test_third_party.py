@@ -119,8 +119,7 @@ def serve(python: Path, unpacked: Path, *paths: Path) -> subprocess.CompletedPro
 
 @torch.no_grad()
 def test_its_archive_answers_as_eager_does(site: Path, source: Source, unpacked: Path, tmp_path: Path) -> None:
-    python = make_bare_host(tmp_path / "host")
-    done = serve(python, unpacked, site)
+    done = serve(make_bare_host(tmp_path / "host"), unpacked, site)
 
     assert done.returncode == 0, done.stderr
     for row, answers in zip(ROWS, json.loads(done.stdout), strict=True):

@@ -19,10 +19,9 @@ def value_of_buckets(buckets: Sequence[Bucket], cost: CostModel) -> Value:
 
 def value_of_calls(calls: Sequence[tuple[int, int]], cost: CostModel) -> Value:
     """Rank calls of these rows and timesteps together, by picoseconds."""
-    lines = [cost.line(rows) for rows, _ in calls]
     picoseconds = sum(
         round(line.call_ms * 1e9) + steps * round(line.step_ms * 1e9)
-        for line, (_, steps) in zip(lines, calls, strict=True)
+        for line, (_, steps) in zip([cost.line(rows) for rows, _ in calls], calls, strict=True)
     )
     return picoseconds, sum(rows * steps for rows, steps in calls)
 

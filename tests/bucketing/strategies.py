@@ -72,10 +72,9 @@ def measurements(draw: st.DrawFn, shape: DynamicShape) -> CostModel:
     """A few noisy measured points: the number of points may differ by rows, and larger ones may cost less."""
     if draw(st.booleans()):
         return CostModel.proportional(shape)
-    batches = draw(st.sets(st.integers(1, shape.batch), min_size=1, max_size=4))
     points = [
         Bucket(batch, length)
-        for batch in sorted(batches)
+        for batch in sorted(draw(st.sets(st.integers(1, shape.batch), min_size=1, max_size=4)))
         for length in sorted(draw(st.sets(st.integers(1, shape.length), min_size=1, max_size=3)))
     ]
     milliseconds = st.floats(1e-3, 10.0) | st.sampled_from((0.001, 1.0, 2.0))
@@ -94,8 +93,7 @@ def free_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[DynamicShape, Co
 def chunk_problems(draw: st.DrawFn, max_size: int = 12, longest: int = 40) -> tuple[BucketGrid, CostModel, list[int]]:
     """A grid of chunks, its costs, and lengths that may take many chunks."""
     grid = draw(grids() | st.just(BucketGrid((1, 2, 4), (2, 4, 8, 16))))
-    lengths = st.lists(st.integers(1, longest), min_size=1, max_size=max_size)
-    return grid, draw(costs(grid)), draw(lengths)
+    return grid, draw(costs(grid)), draw(st.lists(st.integers(1, longest), min_size=1, max_size=max_size))
 
 
 @st.composite
@@ -104,8 +102,7 @@ def specs(draw: st.DrawFn) -> TensorSpec:
     named: list[str] = draw(st.sampled_from((["batch"], []))) + ["time"] * draw(st.integers(0, 2))
     fixed: list[int] = draw(st.lists(st.integers(1, 3), max_size=2))
     shape: list[Any] = draw(st.permutations([*named, *fixed]))
-    dtype = draw(st.sampled_from(ALL_DTYPES))
-    return TensorSpec("x", dtype, tuple(shape), pad_value=draw(st.sampled_from((0, 1))))
+    return TensorSpec("x", draw(st.sampled_from(ALL_DTYPES)), tuple(shape), pad_value=draw(st.sampled_from((0, 1))))
 
 
 def item_of(spec: TensorSpec, length: int, seed: int) -> torch.Tensor:

@@ -159,8 +159,7 @@ def test_what_is_served_has_the_longest_and_nothing_beyond(
     served = bucket_lengths.clip_histogram(histogram, longest, truncate=truncate)
 
     assert max(served) == longest
-    kept = sum(number for length, number in histogram.items() if truncate or length <= longest)
-    assert sum(served.values()) == kept
+    assert sum(served.values()) == sum(number for length, number in histogram.items() if truncate or length <= longest)
 
 
 def test_sequences_that_no_length_holds_are_counted_apart() -> None:

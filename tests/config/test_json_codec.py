@@ -68,8 +68,7 @@ models = st.builds(Model, st.lists(layers, max_size=2).map(tuple), st.just(Size(
 
 @given(models)
 def test_a_value_is_read_back_as_it_was_written(model: Model) -> None:
-    text = json.dumps(to_json(Model, model), allow_nan=False)
-    found = from_json(Model, parse_json(text))
+    found = from_json(Model, parse_json(json.dumps(to_json(Model, model), allow_nan=False)))
 
     assert found == model
     assert [[type(bound) for bound in layer.bounds] for layer in found.layers] == [

@@ -33,8 +33,7 @@ except Exception as error:
 
 def write_small(folder: Path) -> Path:
     """An archive with all kinds of files, of which the entry point writes the marker; it starts in 0.1 s."""
-    files = [*carried_files("eager"), Path("user.py")]
-    for file in files:
+    for file in [*carried_files("eager"), Path("user.py")]:
         path = folder / PACKAGE / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text('"""A module."""\n')

@@ -92,8 +92,7 @@ def test_sessions_of_clients_need_no_store() -> None:
 
 def test_a_question_in_a_batch_is_answered_beside_requests() -> None:
     """A probe comes at any time; TorchServe puts it into a batch with inference requests."""
-    service = make_session_service()
-    first, asked, second = service.handle([piece([1, 2]), DESCRIBE, piece([3])])
+    first, asked, second = make_session_service().handle([piece([1, 2]), DESCRIBE, piece([3])])
 
     assert told(asked)[0] == 200
     assert [first.status, second.status] == [200, 200]

@@ -161,8 +161,7 @@ def test_an_answer_that_is_not_finite_is_null_in_json_and_an_error_in_v2() -> No
 
 
 def test_class_names_stand_for_class_numbers_in_json_alone() -> None:
-    manifest = make_manifest(outputs=(TOTAL,))
-    service = make_service(manifest, Labels(("red", "green", "blue")))
+    service = make_service(make_manifest(outputs=(TOTAL,)), Labels(("red", "green", "blue")))
 
     plain, v1, v2 = ask(service, [1], {"instances": [[1]]}, {"inputs": [TENSOR]})
 

@@ -237,9 +237,8 @@ with loaded(Path({archive!r})) as service:
 
 @pytest.mark.ci
 def test_an_archive_serves_by_its_own_code_wherever_the_plug_in_is_installed(pristine: Path) -> None:
-    support = str(Path(__file__).parents[1] / "support")
     program = "import sys, ts.model_loader, torch\nbefore = set(sys.modules)\n" + BARE.format(
-        archive=str(pristine), support=support
+        archive=str(pristine), support=str(Path(__file__).parents[1] / "support")
     ).replace(', "orjson"', "")
     run = subprocess.run([sys.executable, "-c", program], cwd=pristine, capture_output=True, check=False)
 

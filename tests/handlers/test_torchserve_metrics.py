@@ -36,10 +36,9 @@ LINE = re.compile(
 
 
 def model_metrics() -> dict[tuple[str, str], Mapping[str, Any]]:
-    declared = yaml.safe_load(FILE.read_text())["model_metrics"]
     return {
         (kind, entry["name"]): entry
-        for kind, entries in declared.items()
+        for kind, entries in yaml.safe_load(FILE.read_text())["model_metrics"].items()
         for entry in entries
         if entry["name"].startswith("neuron_lstm")
     }

@@ -77,8 +77,7 @@ def test_two_archives_are_served_as_printed_until_the_end(
     archive: Path, tmp_path: Path, temporary: Path, by: signal.Signals, code: int
 ) -> None:
     port = five_ports()
-    other = renamed(archive, "other", tmp_path)
-    words = [str(archive), str(other), "--port", str(port)]
+    words = [str(archive), str(renamed(archive, "other", tmp_path)), "--port", str(port)]
     with started(tmp_path, "serve", *words, TMPDIR=str(temporary)) as command:
         command.wait_until_served()
         lines = [line for line in command.text.splitlines() if line.startswith("  ")]

@@ -115,8 +115,7 @@ def projected_on_a_vector(m: Model, x: Tensor) -> Any:
 
 
 def interpolated(m: Model, x: Tensor) -> Any:
-    doubled = nn.functional.interpolate(x.transpose(1, 2), scale_factor=2, mode="linear")
-    return doubled.transpose(1, 2).flip(1)
+    return nn.functional.interpolate(x.transpose(1, 2), scale_factor=2, mode="linear").transpose(1, 2).flip(1)
 
 
 def gated(m: Model, x: Tensor) -> Any:
@@ -149,8 +148,7 @@ def surprise(m: Model, x: Tensor) -> Any:
 
 def segmented(m: Model, x: Tensor) -> Any:
     batch, time, _ = x.shape
-    padded = nn.functional.pad(x, (0, 0, 0, (4 - time % 4) % 4))
-    segments = padded.view(batch, -1, 4, FEATURES)
+    segments = nn.functional.pad(x, (0, 0, 0, (4 - time % 4) % 4)).view(batch, -1, 4, FEATURES)
     count = segments.size(1)
     within = m.back(m.lstm(segments.reshape(batch * count, 4, FEATURES))[0]).view(batch, count, 4, FEATURES)
     across = m.lstm(within.permute(0, 2, 1, 3).reshape(batch * 4, count, FEATURES))[0]
@@ -198,8 +196,7 @@ def widest_windows(m: Model, x: Tensor) -> Any:
 
 def repeated_by_lists(m: Model, x: Tensor) -> Any:
     y, (h, _) = m.lstm(x)
-    mean = x.mean(1, keepdim=True)
-    beside = torch.cat([y, torch.cat([mean] * x.shape[1], 1)], 2)
+    beside = torch.cat([y, torch.cat([x.mean(1, keepdim=True)] * x.shape[1], 1)], 2)
     return beside, torch.stack(x.size(1) * (h[-1],), dim=1) * y
 
 
@@ -210,8 +207,7 @@ def sorted_by_type(m: Model, x: Tensor) -> Any:
 
 def causal_layer(m: Model, x: Tensor) -> Any:
     """A layer of torch's transformers, which compares the mask that it is given with a causal one."""
-    y = m.lstm(x)[0]
-    return m.encoder(y, mask=torch.log(torch.tril(torch.ones(x.size(1), x.size(1)))))
+    return m.encoder(m.lstm(x)[0], mask=torch.log(torch.tril(torch.ones(x.size(1), x.size(1)))))
 
 
 def both_directions(m: Model, x: Tensor) -> Any:
@@ -223,8 +219,7 @@ def both_directions(m: Model, x: Tensor) -> Any:
 
 
 def flattened_channels(m: Model, x: Tensor) -> Any:
-    y = m.lstm(x)[0].transpose(1, 2)
-    flat = y.reshape(x.size(0), -1)
+    flat = m.lstm(x)[0].transpose(1, 2).reshape(x.size(0), -1)
     return flat, flat.view(x.size(0), 2, 3, -1).transpose(1, 2)
 
 
@@ -296,8 +291,7 @@ def written_views(m: Model, x: Tensor) -> Any:
     wave = m.up(x.flip(1).transpose(1, 2))[..., 1:]
     wave = wave[..., :-1]
     wave.clamp_(-0.5, 0.5)
-    states = m.gru(x)[0]
-    last = states[:, -1, :6]
+    last = m.gru(x)[0][:, -1, :6]
     last.mul_(2.0)
     return wave, last
 

@@ -58,8 +58,7 @@ def packed_rows(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def decoded(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    packed = pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False)
-    y, (h, c) = m.lstm(packed)
+    y, (h, c) = m.lstm(pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False))
     y, _ = pad_packed_sequence(y, batch_first=True)
     positions = torch.arange(y.size(1)).type_as(lengths)
     state, outputs = (h[0], c[0]), []

@@ -160,8 +160,7 @@ def differences_of(composed: ComposedModel, lowered: LoweredModel) -> Iterator[t
     """Run all batches; yield a line for each wrong answer, and whether padding and rows were finite."""
     answers, choose, programs = _Answers(composed), random.Random(composed.seed), _Programs(lowered)
     for index, batch in enumerate(ragged_batches(composed.seed, any_length=lowered.any_shape)):
-        chosen = [choose.randrange(3) for _ in batch.lengths]
-        pairs = list(zip(batch.lengths, chosen, strict=True))
+        pairs = list(zip(batch.lengths, [choose.randrange(3) for _ in batch.lengths], strict=True))
         items = [[answers.requests[length][number].clone()] for length, number in pairs]
         if batch.bad_row is not None and items[batch.bad_row][0].is_floating_point():
             items[batch.bad_row][0].fill_(float("nan"))

@@ -28,8 +28,7 @@ def test_a_program_answers_as_the_model_alone(case: Case) -> None:
     model, config, program = made.model, made.config, made.program
     run = program.exported.module()
     for seed, some in enumerate(RAGGED):
-        has_batch = any(spec.batch_dim is not None for spec in program.inputs)
-        lengths = some if has_batch else some[:1]
+        lengths = some if any(spec.batch_dim is not None for spec in program.inputs) else some[:1]
         requests = ragged(program.inputs, lengths, seed)
         for garbage in GARBAGE:
             batch = [padded(requests, spec, i, 16, garbage) for i, spec in enumerate(program.inputs)]

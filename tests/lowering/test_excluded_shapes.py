@@ -136,8 +136,7 @@ class FirstMarked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states: Tensor = self.gru(x)[0]
-        place = x[:, :, 0].max(1)[1]
-        return states.gather(1, place.view(-1, 1, 1).expand(-1, 1, 6))
+        return states.gather(1, x[:, :, 0].max(1)[1].view(-1, 1, 1).expand(-1, 1, 6))
 
 
 def test_a_state_at_a_computed_timestep_is_not_taken_for_the_last_one() -> None:

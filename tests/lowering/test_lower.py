@@ -280,8 +280,7 @@ class TakesTuples(nn.Module):
     def forward(self, batch: Any, states: Any) -> Any:
         x, lengths = batch
         x = x.cuda() if self.cuda_calls else x
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        y, first = self.first(packed, states[0])
+        y, first = self.first(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False), states[0])
         y, second = self.second(y, states[1])
         return pad_packed_sequence(y, batch_first=True)[0], (first, second)
 

@@ -40,8 +40,7 @@ def every_third(m: Window, x: Tensor) -> Tensor:
 
 
 def last_three(m: Window, x: Tensor) -> Tensor:
-    last = x[:, -3:, :].permute(0, 2, 1).contiguous().view(-1, 3)
-    scores: Tensor = m.weekly(last)
+    scores: Tensor = m.weekly(x[:, -3:, :].permute(0, 2, 1).contiguous().view(-1, 3))
     return scores.view(-1, 4)
 
 

@@ -35,8 +35,7 @@ def assert_answered_alone(
     for row, request in enumerate(requests):
         given = [request[None], *(other[row][None] for other in others)]
         alone = model(*given, lengths[row : row + 1]) if config.lengths is not None else model(*given)
-        results = zip(answers, alone if isinstance(alone, tuple) else (alone,), strict=True)
-        for answer, expected in results:
+        for answer, expected in zip(answers, alone if isinstance(alone, tuple) else (alone,), strict=True):
             own = answer[row, : len(request)] if expected.dim() == 3 else answer[row]
             torch.testing.assert_close(own, expected[0], atol=1e-5, rtol=1e-5)
 

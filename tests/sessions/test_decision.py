@@ -119,8 +119,7 @@ def test_a_chunk_is_applied_exactly_once_whatever_the_network_does(
     chunks: list[ChunkRequest] = []
     step = 0
     for number, (timesteps, content) in enumerate(sizes):
-        ends = number == len(sizes) - 1
-        chunks.append(ChunkRequest(number == 0, ends, step, content * timesteps, timesteps))
+        chunks.append(ChunkRequest(number == 0, number == len(sizes) - 1, step, content * timesteps, timesteps))
         step += timesteps
     so_far = b""
     for number, chunk in enumerate(chunks):

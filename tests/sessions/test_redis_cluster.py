@@ -149,8 +149,7 @@ def test_a_write_whose_replies_were_lost_before_anothers_write_is_no_conflict(
     assert isinstance(unknown, StoreUnavailableError)
     assert "the reply to a change was lost, and another worker has written the session since" in str(unknown)
     assert outcomes == [Written()] * (PARTITIONS - 2) + [Conflict()]
-    found = records(store.read(NAMES))
-    assert found == [b"by the other", *[b"next"] * (PARTITIONS - 2), b"by the other"]
+    assert records(store.read(NAMES)) == [b"by the other", *[b"next"] * (PARTITIONS - 2), b"by the other"]
 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["LOADING", "MOVED"])

@@ -73,8 +73,7 @@ def test_expired_sessions_are_removed_with_every_write_while_there_are_more(
 ) -> None:
     store = store_on_server(server.url, clock)
     start = RecordUpdate("", b"record", None, ended=kind == "ended", unconfirmed=kind == "unconfirmed")
-    starts = [start._replace(id=f"{number}") for number in range(450)]
-    assert store.write(starts) == [Written()] * 450
+    assert store.write([start._replace(id=f"{number}") for number in range(450)]) == [Written()] * 450
     clock.now += 1000
 
     left = []

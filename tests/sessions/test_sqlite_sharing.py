@@ -126,8 +126,7 @@ def test_a_record_that_the_reader_knows_is_told_as_another_wrote_removed_or_outl
     second = SqliteStore(tmp_path, "tagger", limits, clock)
     write(second, "written", b"by the other worker")
     assert second.write([RecordUpdate("ended", b"end", revisions["ended"], ended=True)]) == [Written()]
-    found = first.read(names, revisions)
-    assert [one and one.record for one in found] == [b"", b"by the other worker", b"end"]
+    assert [one and one.record for one in first.read(names, revisions)] == [b"", b"by the other worker", b"end"]
 
     clock.now += 901
     assert first.read(["idle"], revisions) == [None]

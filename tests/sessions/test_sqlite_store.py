@@ -63,11 +63,10 @@ def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
     random = Random(0)
     for _ in range(400):
         names = random.sample(range(100), 8)
-        found = store.read([f"{name}" for name in names])
         store.write(
             [
                 RecordUpdate(f"{name}", bytes(random.randrange(900)), one and one.revision, random.random() < 0.1)
-                for name, one in zip(names, found, strict=True)
+                for name, one in zip(names, store.read([f"{name}" for name in names]), strict=True)
             ]
         )
         clock.now += random.choice((0, 0, 1, 20))

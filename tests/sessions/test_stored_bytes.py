@@ -78,8 +78,7 @@ def test_records_never_take_more_than_the_limit(limited_places: Places) -> None:
 
 def test_the_file_shrinks_when_sessions_have_gone(tmp_path: Path) -> None:
     clock = Clock()
-    limits = Limits(10_000, 200_000_000, 100.0)
-    with closing(SqliteStore(tmp_path, "tagger", limits, clock)) as store:
+    with closing(SqliteStore(tmp_path, "tagger", Limits(10_000, 200_000_000, 100.0), clock)) as store:
         for batch in range(20):
             store.write([RecordUpdate(f"{batch} {number}", bytes(20_000), None) for number in range(50)])
         store.close()

@@ -17,8 +17,7 @@ IDS = [3, 1, 4, 1, 5]
 
 
 def make_case(folder: Path, error: float = 0.0) -> Path:
-    unpacked = make_archive(folder / "unpacked", threads=2)
-    shutil.make_archive(str(folder / "sums-eager"), "zip", unpacked)
+    shutil.make_archive(str(folder / "sums-eager"), "zip", make_archive(folder / "unpacked", threads=2))
     (folder / "sums-eager.zip").rename(folder / "sums-eager.mar")
     with torch.no_grad():
         (answer,) = make_model()(torch.tensor([IDS]), torch.tensor([len(IDS)]))

@@ -75,11 +75,10 @@ def whole(body: bytes) -> object:
         return named(value)
     if "instances" in value:
         return {"predictions": [named(ids) for ids in value["instances"]]}
-    answer = named(value["inputs"][0]["data"])
     return {
         "outputs": [
             {"name": name, "shape": list(np.shape(data)), "data": np.ravel(data).tolist()}
-            for name, data in answer.items()
+            for name, data in named(value["inputs"][0]["data"]).items()
         ]
     }
 
@@ -114,8 +113,7 @@ def broken(tally: Tally, kinds: tuple[str, ...] = ()) -> list[str]:
 def test_a_right_server_holds() -> None:
     server = Server()
     tally = sent(server)
-    begins = [0, *SCRIPT.ends[:-1]]
-    assert server.steps == begins * 2
+    assert server.steps == [0, *SCRIPT.ends[:-1]] * 2
     assert (tally.sessions_finished, tally.good_right, tally.again) == (2, 12, Counter())
 
     tally = calm(Server(), (KIND, *HANG_UPS))
@@ -203,8 +201,7 @@ def test_whole_sequences_are_right_in_every_format_and_not_if_they_are_mixed_up(
     assert good.is_answered_by(json.dumps(answer).encode())
     assert not any(good.is_answered_by(body) for body in (b"", b"{}", b"[]", b"null", b"\xff"))
     if "predictions" in answer:
-        shorter = {"predictions": answer["predictions"][:-1]}
-        assert not good.is_answered_by(json.dumps(shorter).encode())
+        assert not good.is_answered_by(json.dumps({"predictions": answer["predictions"][:-1]}).encode())
         if len(good.sentences) > 1:
             assert not good.is_answered_by(json.dumps({"predictions": answer["predictions"][::-1]}).encode())
     elif "tags" in answer:
@@ -299,8 +296,7 @@ def test_a_process_has_a_fault_in_the_folder_of_sessions_only(tmp_path: Path) ->
         Path(environment["STRESS_CLOCK"]).write_text(clock)
         for folder, expected in ((str(tmp_path / "sessions"), seen), (str(tmp_path), f"{seen.partition(' ')[0]} done")):
             command = [sys.executable, "-c", PROGRAM, folder, str(time.time())]
-            told = subprocess.check_output(command, env={**os.environ, **environment}, text=True)
-            assert told.startswith(expected)
+            assert subprocess.check_output(command, env={**os.environ, **environment}, text=True).startswith(expected)
 
 
 def test_each_disturbance_is_made_and_a_file_truncated_once(monkeypatch: pytest.MonkeyPatch) -> None:

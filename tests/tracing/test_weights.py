@@ -18,8 +18,7 @@ EXAMPLE = torch.rand(2, 6, 4), torch.tensor([6, 3])
 
 @pytest.mark.parametrize(("backend", "as_module"), [("eager", True), ("native", False), ("onnxruntime", True)])
 def test_the_answers_are_those_of_the_new_weights(backend: str, as_module: bool, tmp_path: Path) -> None:
-    traced = tracing.trace(PackedTagger(), EXAMPLE, inline_weights_to_neff=False, backend=backend)
-    traced.save(tmp_path / "old")
+    tracing.trace(PackedTagger(), EXAMPLE, inline_weights_to_neff=False, backend=backend).save(tmp_path / "old")
     other = PackedTagger().eval()
 
     loaded = tracing.load(tmp_path / "old")

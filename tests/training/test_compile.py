@@ -18,8 +18,7 @@ class Tagger(nn.Module):
         self.out = nn.Linear(3, 2)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        x = self.embed(ids).tanh() * 2.0
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(self.embed(ids).tanh() * 2.0, lengths, batch_first=True, enforce_sorted=False)
         y, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
         scores: Tensor = self.out(y)
         return scores.relu() + 1.0

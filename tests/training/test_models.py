@@ -58,8 +58,7 @@ def loss_of(tensors: list[Tensor]) -> Tensor:
     """A loss in which every finite value has its own weight."""
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(tensor.shape, generator=generator) for tensor in tensors]
-    finite = [(t * w)[t.isfinite()].mean() for t, w in zip(tensors, weights, strict=True)]
-    return torch.stack(finite).sum()
+    return torch.stack([(t * w)[t.isfinite()].mean() for t, w in zip(tensors, weights, strict=True)]).sum()
 
 
 def without_dropout(model: nn.Module) -> nn.Module:

@@ -25,8 +25,7 @@ def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def packed(lengths: list[int], dtype: torch.dtype = torch.float32) -> PackedSequence:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(lengths[0], len(lengths), FEATURES, generator=generator).to(dtype)
+    x = torch.randn(lengths[0], len(lengths), FEATURES, generator=torch.Generator().manual_seed(0)).to(dtype)
     sequence = pack_padded_sequence(x, torch.tensor(lengths))
     sequence.data.requires_grad_()
     return sequence
@@ -50,8 +49,7 @@ def answers_and_gradients(layer: nn.RNNBase, x: PackedSequence, state: Any) -> t
     answers = leaves(layer(x, state))
     weighted = [answer * torch.linspace(-1, 2, answer.numel()).view(answer.shape) for answer in answers]
     loss = torch.cat([answer.flatten() for answer in weighted]).sum()
-    wanted = [x.data, *leaves(state), *layer.parameters()]
-    return answers, list(torch.autograd.grad(loss, wanted))
+    return answers, list(torch.autograd.grad(loss, [x.data, *leaves(state), *layer.parameters()]))
 
 
 KINDS: tuple[tuple[Any, dict[str, Any]], ...] = (
@@ -170,8 +168,7 @@ def test_values_in_the_padding_have_no_influence() -> None:
         x[1, 3:] = x[2, 1:] = garbage
         x.requires_grad_()
         with patch_vf():
-            sequence = pack_padded_sequence(x, torch.tensor([5, 3, 1]), batch_first=True)
-            y, (_, c) = layer(sequence)
+            y, (_, c) = layer(pack_padded_sequence(x, torch.tensor([5, 3, 1]), batch_first=True))
             padded, _ = pad_packed_sequence(y, batch_first=True)
         gradients.append(
             torch.cat([g.flatten() for g in torch.autograd.grad(padded.sum() + c.sum(), [x, *layer.parameters()])])

@@ -67,8 +67,7 @@ def test_every_engine_is_asked_unless_some_are_named(capsys: Capture) -> None:
     assert found["eager"]["support_percentage"] == "100.00%"
     assert found["neuronx"]["unsupported_operators"]
     for one in found.values():
-        missing = registry.get_backend(one["backend"]).unavailable()
-        assert one["not_installed"] == missing
+        assert one["not_installed"] == registry.get_backend(one["backend"]).unavailable()
     assert list(told(capsys, "--backend", "eager", "--backend", "inductor")) == ["eager", "inductor"]
 
 

@@ -30,14 +30,12 @@ def archive(tmp_path: Path) -> Path:
 
 
 def flags(archive: Path, *more: str) -> list[str]:
-    lengths = str(archive.with_name("lengths.txt"))
-    return ["bench", str(archive), "--lengths", lengths, "--batch", "3", *more]
+    return ["bench", str(archive), "--lengths", str(archive.with_name("lengths.txt")), "--batch", "3", *more]
 
 
 @pytest.mark.ci
 def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
-    command = ["neuron-lstm", *flags(archive, "--json", "--threads", "1")]
-    done = warm_archiver.run(command, archive, os.environ)
+    done = warm_archiver.run(["neuron-lstm", *flags(archive, "--json", "--threads", "1")], archive, os.environ)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
 
@@ -72,8 +70,7 @@ def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -
 def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "sums").mkdir()
     (tmp_path / "lengths.txt").write_text("100")
-    archive = make_archive(tmp_path / "sums", overflow="truncate")
-    assert cli.main(flags(archive, "--json")) == 0
+    assert cli.main(flags(make_archive(tmp_path / "sums", overflow="truncate"), "--json")) == 0
     assert json.loads(capsys.readouterr().out)["batches"] == [[8, 8, 8]]
 
 
@@ -92,15 +89,13 @@ def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(
 ) -> None:
     """The padding of the buckets is told beside it: the layers around the recurrence compute it."""
     (tmp_path / "lengths.txt").write_text("1 4")
-    lengths = str(tmp_path / "lengths.txt")
-    arguments = ["bench", str(native_archive), "--lengths", lengths, "--batch", "2"]
+    arguments = ["bench", str(native_archive), "--lengths", str(tmp_path / "lengths.txt"), "--batch", "2"]
 
     assert cli.main([*arguments, "--threads", "1", "--json"]) == 0
     padded = json.loads(capsys.readouterr().out)["ways"]["one bucket for all"]
     assert (padded["waste"], padded["bucket_waste"]) == (0.0, 1 - 5 / 8)
     assert cli.main([*arguments, "--threads", "1"]) == 0
-    shown = capsys.readouterr().out
-    assert "native stops each row at its own end: recurrent layers compute no padding" in shown
+    assert "native stops each row at its own end: recurrent layers compute no padding" in capsys.readouterr().out
 
 
 def test_an_engine_that_computes_padding_shows_it(archive: Path, capsys: Capture) -> None:
@@ -155,5 +150,4 @@ def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
 def test_the_bucket_for_all_is_the_smallest_there_is(
     tmp_path: Path, rows: int, longest: int, bucket: tuple[int, int]
 ) -> None:
-    manifest = read_manifest(make_archive(tmp_path))
-    assert smallest_bucket(manifest, rows, longest) == Bucket(*bucket)
+    assert smallest_bucket(read_manifest(make_archive(tmp_path)), rows, longest) == Bucket(*bucket)

@@ -119,8 +119,7 @@ def test_people_see_padding_threads_and_operators_on_the_cpu(
     divided = shutil.copy(divided_archive, tmp_path)
 
     assert cli.main(["calibrate", str(padded), "--threads", "1"]) == 0
-    shown = capsys.readouterr().out
-    assert "costs were measured with 1 thread; " in shown
+    assert "costs were measured with 1 thread; " in capsys.readouterr().out
     assert cli.main(["calibrate", str(divided), "--threads", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["on_cpu"] == ["aten::linear"]

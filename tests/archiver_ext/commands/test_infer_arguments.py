@@ -66,8 +66,7 @@ def test_every_size_is_found(tmp_path_factory: pytest.TempPathFactory, **sizes: 
 
 
 def test_given_arguments_stay(tmp_path: Path) -> None:
-    found = infer_arguments(Headed, {"heads": 3}, saved(tmp_path, Headed(12, 3)))
-    assert found == {"heads": 3, "size": 12}
+    assert infer_arguments(Headed, {"heads": 3}, saved(tmp_path, Headed(12, 3))) == {"heads": 3, "size": 12}
 
 
 @pytest.mark.parametrize(

@@ -237,8 +237,7 @@ def test_a_model_of_one_sequence_is_served_in_batches() -> None:
 
 
 def test_a_method_has_inputs_of_its_own() -> None:
-    text = starting_config(Switched, {}, 64, "Switched", "infer")
-    config = parse_config(text, "model-config.yaml")
+    config = parse_config(starting_config(Switched, {}, 64, "Switched", "infer"), "model-config.yaml")
 
     assert (config.model.class_name, config.model.method) == ("Switched", "infer")
     assert config.model.forward == {}
@@ -272,8 +271,7 @@ class Whole(torch.nn.Module):
 
 def init(folder: Path, capsys: pytest.CaptureFixture[str], *words: str, file: str = FILE) -> tuple[int, str, str]:
     (folder / "model.py").write_text(file)
-    code = main(["init", "--model-file", str(folder / "model.py"), "--longest", "9", *words])
-    return code, *capsys.readouterr()
+    return main(["init", "--model-file", str(folder / "model.py"), "--longest", "9", *words]), *capsys.readouterr()
 
 
 def test_a_checkpoint_tells_the_arguments_of_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

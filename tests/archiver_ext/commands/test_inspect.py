@@ -104,8 +104,7 @@ def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert "costs were measured on a busy machine: run neuron-lstm calibrate" in shown
     assert "ids: int64[batch, time] from 1 to 127\n" in shown
     assert cli.main(["inspect", archive, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["measurement"] == {"threads": 2, "spread": 1.5, "device": None}
+    assert json.loads(capsys.readouterr().out)["measurement"] == {"threads": 2, "spread": 1.5, "device": None}
 
 
 def unpack(archive: Path, folder: Path) -> Path:

@@ -105,8 +105,7 @@ def test_a_server_s_bounds_of_time_do_not_hold_here(tmp_path: Path) -> None:
 
 
 def test_the_codec_of_the_archive_answers_as_on_a_server(tmp_path: Path) -> None:
-    archive = make_archive(tmp_path / "tiny", codec="codec_of_tests:Codec")
-    code, answers = predict(archive, ["5 17", "x"], tmp_path)
+    code, answers = predict(make_archive(tmp_path / "tiny", codec="codec_of_tests:Codec"), ["5 17", "x"], tmp_path)
 
     assert code == 1
     assert answers[0] == " ".join(f"{row[0]:.3f}" for row in expected([5, 17]))
@@ -121,8 +120,7 @@ def test_standard_input_and_output_are_streams(archive: Path) -> None:
         assert process.stdout is not None
         process.stdin.write(b"[1, 2]\n" * 2 * WINDOW_LINES)
         process.stdin.flush()
-        first = process.stdout.readline()
-        assert json.loads(first) == json.loads(process.stdout.readline())
+        assert json.loads(process.stdout.readline()) == json.loads(process.stdout.readline())
         process.stdin.close()
         assert process.stdout.read().count(b"\n") == 2 * WINDOW_LINES - 2
         assert process.wait() == 0

@@ -100,8 +100,7 @@ def test_the_log_of_one_model_is_read(capsys: Capture, folder: Path) -> None:
     found = figures(capsys, "model_log.log", "--model", "tagger")
     assert found["sequences"] == 21
     assert found["proposed"]["lengths"] == [3, 12]
-    both = figures(capsys, "model_log.log", "lengths.txt", "--model", "scorer")
-    assert both["sequences"] == 4 + 83
+    assert figures(capsys, "model_log.log", "lengths.txt", "--model", "scorer")["sequences"] == 4 + 83
 
 
 def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Path) -> None:
@@ -203,8 +202,7 @@ def test_an_engine_that_takes_every_length_pads_by_batch(capsys: Capture, tmp_pa
 
 def test_another_engine_in_the_configuration_is_told(capsys: Capture, tmp_path: Path, folder: Path) -> None:
     """The costs are those of the archive, so its engine counts."""
-    archive = str(make_archive(tmp_path / "archive"))
-    both = ("lengths.txt", "--config", "model-config.yaml", "--archive", archive)
+    both = ("lengths.txt", "--config", "model-config.yaml", "--archive", str(make_archive(tmp_path / "archive")))
 
     assert figures(capsys, *both)["notes"] == []
     (folder / "model-config.yaml").write_text(f"{CONFIG}  backend: native\n")
@@ -247,8 +245,7 @@ def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_pat
 
 
 def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: Capture, folder: Path) -> None:
-    text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]\n    longest: 100")
-    (folder / "model-config.yaml").write_text(text)
+    (folder / "model-config.yaml").write_text(CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]\n    longest: 100"))
 
     assert cli.main(["tune", "lengths.txt", "--config", "model-config.yaml"]) == 0
     captured = capsys.readouterr()
@@ -259,8 +256,7 @@ def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: 
 
 def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -> None:
     (folder / "model-config.yaml").write_text(CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]"))
-    refusing = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
-    assert refusing["today"]["refused_sequences"] == 13
+    assert figures(capsys, "lengths.txt", "--config", "model-config.yaml")["today"]["refused_sequences"] == 13
     with (folder / "model-config.yaml").open("a") as file:
         file.write("  overflow: truncate\n")
 

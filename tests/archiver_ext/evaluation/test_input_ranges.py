@@ -95,8 +95,7 @@ class Packed(nn.Module):
 def drawn(model: nn.Module, settings: ServingConfig) -> int:
     lowered = lower(model.eval(), settings)
     reference = make_reference(model, settings, lowered.outputs)
-    padded = program(inputs=lowered.inputs, outputs=lowered.outputs)
-    return len(draw_cases(padded, settings.grid, reference, silent))
+    return len(draw_cases(program(inputs=lowered.inputs, outputs=lowered.outputs), settings.grid, reference, silent))
 
 
 @pytest.mark.parametrize(
@@ -164,8 +163,7 @@ def test_nan_is_drawn_for_some_requests_and_never_for_padding() -> None:
 
 
 def test_a_range_is_not_written_into_an_archive() -> None:
-    spec = TensorSpec("ids", "int64", ("batch", "time"), value_range=(1, 4))
-    written = to_json(TensorSpec, spec)
+    written = to_json(TensorSpec, TensorSpec("ids", "int64", ("batch", "time"), value_range=(1, 4)))
 
     assert "value_range" not in written
     assert from_json(TensorSpec, written) == TensorSpec("ids", "int64", ("batch", "time"))

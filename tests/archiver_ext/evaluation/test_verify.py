@@ -181,6 +181,5 @@ def test_rows_that_agree_alone_only_are_explained() -> None:
     alone, both = (VerificationResult(Bucket(rows, 4), 1.0, ratio, "y") for rows, ratio in ((1, 0.5), (2, 9.0)))
 
     assert "right alone, but not in a batch" in str(verify.ToleranceExceeded("eager", [alone, both], (1e-5, 1e-5)))
-    odd = replace(both, kind="near 0")
-    for results in ([both], [alone, odd]):
+    for results in ([both], [alone, replace(both, kind="near 0")]):
         assert "right alone" not in str(verify.ToleranceExceeded("eager", results, (1e-5, 1e-5)))

@@ -63,8 +63,7 @@ def test_a_worker_compares_answers_and_serves_the_model_itself_after_a_differenc
     manifest = read_manifest(tmp_path / "m")
     assert (manifest.model, manifest.shadow and manifest.shadow.model.name) == (None, "Model")
 
-    x = torch.randn(7, 3)
-    body = request(json.dumps(x.tolist()).encode(), "application/json")
+    body = request(json.dumps(torch.randn(7, 3).tolist()).encode(), "application/json")
     with caplog.at_level(logging.INFO), loaded(tmp_path / "m", METRICS_FILE) as service:
         thread = shadow_thread()
         first = json.loads(predict(service, [body])[0].body)

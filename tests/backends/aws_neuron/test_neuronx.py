@@ -92,8 +92,7 @@ def doubled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small(module: nn.Module, directory: Path, settings: CompileSettings = TARGET) -> None:
-    batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(module, (torch.zeros(5, 3),), dynamic_shapes=({0: batch},))
+    program = torch.export.export(module, (torch.zeros(5, 3),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
     NeuronX().compile(program, Bucket(2, 1), directory, settings)
 
 

@@ -29,8 +29,7 @@ def test_a_call_is_a_launch_between_two_copies_and_one_wait(tmp_path: Path) -> N
 @torch.no_grad()
 def test_no_later_call_changes_the_outputs(tmp_path: Path) -> None:
     """The caller owns them, although each call of a shape writes the same memory of the device."""
-    module = Recurrent(CASES[0]).eval()
-    run = captured_model(module, tmp_path)
+    run = captured_model(Recurrent(CASES[0]).eval(), tmp_path)
     x, lengths = ragged_batch(0.0)
     first = run([x, lengths])
     kept = [tensor.clone() for tensor in first]

@@ -121,8 +121,7 @@ def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
 
     assert program.constants
     for given, wanted in ((weights, module(*inputs)), (constants, plain(*inputs))):
-        run = Native().load(tmp_path, given, HOST, 1)
-        assert largest_error(run(inputs), list(wanted)) <= 1e-5
+        assert largest_error(Native().load(tmp_path, given, HOST, 1)(inputs), list(wanted)) <= 1e-5
 
 
 class Sums(torch.nn.Module):

@@ -84,8 +84,7 @@ def test_a_projection_is_a_cell_with_a_gate_for_each_register(
 ) -> None:
     w_ih, w_hh, w_hr = torch.zeros(4 * hidden, 1), torch.zeros(4 * hidden, outputs), torch.randn(outputs, hidden)
     *_, packed = pack_recurrence("lstm", [w_ih, w_hh, w_hr], lanes, group)
-    vectors = -(-outputs // lanes)
-    found = unpacked(packed, vectors, lanes, hidden, lanes, group)
+    found = unpacked(packed, -(-outputs // lanes), lanes, hidden, lanes, group)
 
     assert torch.equal(found[:outputs], w_hr)
     assert not found[outputs:].any()

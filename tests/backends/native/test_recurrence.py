@@ -86,8 +86,7 @@ def test_ids_of_a_table_are_the_vectors_that_they_name(
     values, table = batch_for(shape, lengths, steps), torch.randn(names, shape.inputs)
     ids = torch.randint(0, len(table), (len(lengths), steps))
     stack = stack_of(shape, shape.core(), pool(isa, threads))
-    vectors = Batch(table[ids], values.lengths, values.h_0, values.c_0)
-    expected = answers_of(stack, vectors)
+    expected = answers_of(stack, Batch(table[ids], values.lengths, values.h_0, values.c_0))
 
     ids[torch.arange(steps)[None, :] >= values.lengths[:, None]] = -7
     assert stack.multiply_table(table, most_bytes=1 << 20 if ahead else 0) == ahead

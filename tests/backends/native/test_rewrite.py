@@ -211,8 +211,7 @@ def test_a_large_convolution_over_timesteps_answers_as_before(name: str, time_fi
 
     module = Convolved().eval()
     dims = ({0: torch.export.Dim.AUTO, 1 if time_first else 2: torch.export.Dim.AUTO},)
-    program = torch.export.export(module, (batch(3, 11),), dynamic_shapes=dims, strict=False)
-    over = loaded(program)
+    over = loaded(torch.export.export(module, (batch(3, 11),), dynamic_shapes=dims, strict=False))
 
     assert over.layers == ["convolution"] * ours
     for rows, time in ((3, 11), (2, 7), (4, 6)):
@@ -319,8 +318,7 @@ def test_a_loop_over_a_cell_is_one_layer_of_the_library(cell: str, given: bool, 
     assert over.layers == ["recurrence", "sequence_linear"]
     assert ("zeros" in native_source(program).text) is False
     for row, length in enumerate(lengths.tolist()):
-        alone = model(x[row : row + 1, :length])[0]
-        torch.testing.assert_close(y[row, :length], alone, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(y[row, :length], model(x[row : row + 1, :length])[0], atol=2e-6, rtol=1e-5)
 
 
 def test_autocast_in_the_model_stays() -> None:

@@ -154,8 +154,7 @@ def test_what_needs_no_input_is_made_where_it_is_read() -> None:
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort", "aten::add"}))
     by_target = {segment.place: set(segment.operators) for segment in segments.segments}
     assert by_target["device"] == {"aten::exp"}
-    on_cpu = {"aten::arange", "aten::expand", "aten::exp", "aten::add", "aten::sum", "aten::sort"}
-    assert by_target["cpu"] == on_cpu
+    assert by_target["cpu"] == {"aten::arange", "aten::expand", "aten::exp", "aten::add", "aten::sum", "aten::sort"}
 
 
 def test_what_is_not_asked_about_stays_with_the_engine_and_does_not_count() -> None:

@@ -153,8 +153,7 @@ def test_an_archive_tells_estimates_of_every_bucket(
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(MODEL, encoding="utf-8")
     Path("model-config.yaml").write_text(YAML + streaming, encoding="utf-8")
-    lstm = nn.LSTM(4, 8).state_dict()
-    torch.save({f"lstm.{name}": weight for name, weight in lstm.items()}, "weights.pt")
+    torch.save({f"lstm.{name}": weight for name, weight in nn.LSTM(4, 8).state_dict().items()}, "weights.pt")
     flags = "--model-name m --version 1 --model-file model.py --serialized-file weights.pt --handler neuron_lstm"
     assert main(["archive", *flags.split(), "--config-file", "model-config.yaml"]) == 0
     packaged = capfd.readouterr()

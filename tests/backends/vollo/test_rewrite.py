@@ -175,8 +175,7 @@ def test_a_module_for_the_compiler_computes_what_the_program_does(name: str) -> 
 @pytest.mark.ci
 def test_weights_that_are_used_again_are_there_once() -> None:
     """An unrolled LSTM reads its weights in every step, and they must fit the accelerator."""
-    program = rewrite(Answers(cells=True))
-    segments = partition(program, lambda node: translate.refusal(node) is None, ANY).segments
+    segments = partition(rewrite(Answers(cells=True)), lambda node: translate.refusal(node) is None, ANY).segments
     layers = [
         layer
         for segment in segments

@@ -130,8 +130,7 @@ def test_on_the_vm_where_there_is_no_accelerator(
     for mine, right in zip((real(ours[0], inputs[1]), *ours[1:]), module.alone(*inputs), strict=True):
         torch.testing.assert_close(mine, right, atol=1e-2, rtol=1e-2)
     assert [record.message for record in caplog.records] == [f"vollo: {Vollo().simulation()}"]
-    estimate = Vollo().estimate_us(tmp_path)
-    assert estimate == ESTIMATE_US * len(list(tmp_path.rglob("program.vollo")))
+    assert Vollo().estimate_us(tmp_path) == ESTIMATE_US * len(list(tmp_path.rglob("program.vollo")))
 
 
 @pytest.mark.ci

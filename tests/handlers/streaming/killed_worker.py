@@ -44,8 +44,7 @@ def main() -> None:
         batch = random.sample(names, random.randint(1, len(names)))
         sys.stdout.write("".join(f"{name} {steps[name]}\n" for name in batch))
         sys.stdout.flush()
-        answers = send(service, batch, steps)
-        for name, (status, body) in zip(batch, answers, strict=True):
+        for name, (status, body) in zip(batch, send(service, batch, steps), strict=True):
             assert status == 200, body
             sys.stdout.write(f"{name} {steps[name]} {body['total']}\n")
             steps[name] += len(ids_from(name, steps[name]))

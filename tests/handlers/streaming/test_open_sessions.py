@@ -53,8 +53,7 @@ def test_a_model_that_does_not_stream_has_no_sessions() -> None:
 
 def test_a_store_is_touched_by_the_first_piece_alone(tmp_path: Path) -> None:
     """A server starts even if its store is not reachable yet."""
-    environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
-    sessions = open_sessions(manifest(), "tagger", environment)
+    sessions = open_sessions(manifest(), "tagger", {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")})
 
     assert isinstance(sessions, StoreSessions)
     assert not (tmp_path / "kept").exists()
@@ -64,8 +63,7 @@ def test_a_store_is_touched_by_the_first_piece_alone(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_there_is_no_reason_not_to_start() -> None:
-    server = {"url": "redis://127.0.0.1:1/0", "password_env": "NOT_SET"}
-    given = settings(store="redis", redis=server)
+    given = settings(store="redis", redis={"url": "redis://127.0.0.1:1/0", "password_env": "NOT_SET"})
 
     assert isinstance(opening.open_store(given, "tagger", {}), RedisStore)
     assert isinstance(opening.open_store(settings(), "tagger", {}), SqliteStore)

@@ -44,8 +44,7 @@ def test_a_session_is_unconfirmed_until_its_id_comes_back() -> None:
     answers = ask(service, *starts)
 
     assert [status for status, _ in answers] == [200] * 14 + [429] * 6
-    anonymous = store.entries[answers[0][1][ID]]
-    assert len(anonymous.record) < len(store.entries["own"].record) - 300
+    assert len(store.entries[answers[0][1][ID]].record) < len(store.entries["own"].record) - 300
     assert ask(service, piece([1], id="another", start="true"))[0][0] == 200
     assert ask(service, piece([2], id=answers[0][1][ID], step="60"))[0][1]["total"] == 62
     store.clock.now += 61
@@ -55,12 +54,10 @@ def test_a_session_is_unconfirmed_until_its_id_comes_back() -> None:
 
 def test_a_client_that_a_proxy_names_has_a_limit_of_its_own() -> None:
     settings = replace(SETTINGS, client_header="X-Client", client_sessions=1)
-    store = MemoryStore(settings.limits, Clock())
-    service = make_service(StoreSessions(store), manifest={"streaming": settings})
+    service = make_service(StoreSessions(MemoryStore(settings.limits, Clock())), manifest={"streaming": settings})
 
     def starts(name: str, **headers: str) -> int:
-        body = {"ids": [1], ID: name, START: True}
-        return ask(service, RawRequest({"body": body}, headers))[0][0]
+        return ask(service, RawRequest({"body": {"ids": [1], ID: name, START: True}}, headers))[0][0]
 
     assert [starts("a", **{"x-client": "one"}), starts("b", **{"X-CLIENT": "one"})] == [200, 429]
     assert [starts("c", **{"x-client": "two"}), starts("d"), starts("e")] == [200, 200, 429]

@@ -51,8 +51,7 @@ def test_a_sequence_is_answered_as_the_model_answers_it(archive: Path) -> None:
 
     assert found.code == "OK"
     (content,) = message_class("ModelInferResponse").FromString(found.message).raw_output_contents
-    ours = torch.from_numpy(np.frombuffer(content, np.float32).copy())
-    torch.testing.assert_close(ours, sums_of([1, 2, 3]).ravel())
+    torch.testing.assert_close(torch.from_numpy(np.frombuffer(content, np.float32).copy()), sums_of([1, 2, 3]).ravel())
 
 
 @pytest.mark.ci

@@ -59,8 +59,7 @@ def tensors(draw: st.DrawFn) -> np.ndarray:
     most: dict[str, Any] = (
         {"max_value": 2**63 - 1} if dtype == np.uint64 else {}
     )  # no input has this dtype; int64 is the widest
-    elements = arrays.from_dtype(dtype, **finite, **most)
-    return draw(arrays.arrays(dtype, st.integers(1, 8), elements=elements))
+    return draw(arrays.arrays(dtype, st.integers(1, 8), elements=arrays.from_dtype(dtype, **finite, **most)))
 
 
 @given(tensors(), st.booleans())
@@ -155,8 +154,7 @@ def test_sessions_are_named_by_parameters_or_by_metadata(sequence: dict[str, obj
     asked = message(inputs=[ids()], raw_input_contents=[bytes(16)], parameters={"sequence_id": sequence, **flags})
     metadata = [("ts-request-sequence-step", "4"), ("inference-header-content-length", "1"), ("x-bin", b"\0")]
 
-    request = rest_request(asked, metadata, MOST)
-    found, rest = find_session_fields(request, SessionFields(), codec(IDS).is_json)
+    found, rest = find_session_fields(rest_request(asked, metadata, MOST), SessionFields(), codec(IDS).is_json)
     fields = read_session_fields(found, SessionFields())
 
     assert (fields.id, fields.start, fields.end, fields.step) == ("7", True, False, 4)

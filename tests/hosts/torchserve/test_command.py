@@ -57,8 +57,7 @@ def test_archives_of_two_folders_need_one_store(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The stock command reads one folder; `serve` itself links them into one."""
-    other = renamed(archive, "other", tmp_path)
-    line = refused(capsys, archive, other, "--print-config", tmp_path / "new")
+    line = refused(capsys, archive, renamed(archive, "other", tmp_path), "--print-config", tmp_path / "new")
 
     assert "reads archives from one folder, these are in 2" in line
     assert not (tmp_path / "new").exists()

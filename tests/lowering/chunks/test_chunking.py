@@ -313,8 +313,7 @@ class Sums(nn.Module):
         self.rnn = nn.RNN(1, 1, batch_first=True)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        y = self.rnn(x)[0]
-        return x.cumsum(1), x.sum(1), y
+        return x.cumsum(1), x.sum(1), self.rnn(x)[0]
 
 
 def test_sums_of_single_timesteps_are_those_of_the_whole_sequence() -> None:

@@ -121,8 +121,7 @@ class WithLengths(nn.Module):
         self.lstm = nn.LSTM(4, 4, batch_first=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        index = torch.sub(lengths, 1, alpha=self.alpha)
-        read: Tensor = self.lstm(x)[0][torch.arange(x.size(0)), index]
+        read: Tensor = self.lstm(x)[0][torch.arange(x.size(0)), torch.sub(lengths, 1, alpha=self.alpha)]
         return read
 
 

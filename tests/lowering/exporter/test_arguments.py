@@ -77,8 +77,7 @@ class Pair(Layers):
         return torch.cat(ends, 1)[np.argsort(longest)]
 
     def last(self, x: Tensor, lengths: np.ndarray) -> Tensor:
-        packed = pack_padded_sequence(x, torch.from_numpy(lengths), batch_first=True)
-        states: Tensor = self.gru(packed)[1]
+        states: Tensor = self.gru(pack_padded_sequence(x, torch.from_numpy(lengths), batch_first=True))[1]
         return states.transpose(0, 1).flatten(1)
 
 
@@ -171,8 +170,7 @@ def packed_by_the_mask(m: Masked, x: Tensor, mask: Tensor) -> Any:
 
 
 def packed_by_numbers(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    lengths = mask.sum(1).int().cpu()
-    y, h = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    y, h = m.gru(pack_padded_sequence(x, mask.sum(1).int().cpu(), batch_first=True, enforce_sorted=False))
     return pad_packed_sequence(y, batch_first=True)[0] * mask.unsqueeze(2), h
 
 
@@ -277,8 +275,7 @@ def test_ids_without_the_id_of_padding_give_the_lengths(count: Callable[[Tensor]
             self.gru = nn.GRU(5, 6, batch_first=True)
 
         def forward(self, ids: Tensor) -> Tensor:
-            lengths = count(ids).tolist()
-            packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
+            packed = pack_padded_sequence(self.embed(ids), count(ids).tolist(), batch_first=True, enforce_sorted=False)
             h: Tensor = self.gru(packed)[1]
             return h[0]
 

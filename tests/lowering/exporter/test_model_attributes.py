@@ -207,6 +207,5 @@ def test_a_parameter_that_is_overwritten_before_it_is_read_keeps_no_state() -> N
 
     x = torch.randn(1, 9, 5)
     with torch.no_grad():
-        ours = program.exported.module()(x, torch.tensor([9]))[0]
-        torch.testing.assert_close(ours, model(x), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(program.exported.module()(x, torch.tensor([9]))[0], model(x), atol=1e-5, rtol=1e-5)
     assert not program.exported.graph_signature.parameters_to_mutate

@@ -192,8 +192,7 @@ def own_layers(m: Looping, x: Tensor) -> Any:
     g, mean = x.new_zeros(x.size(0), HIDDEN), x.new_zeros(x.size(0), HIDDEN)
     both = nn.functional.leaky_relu(torch.cat([x, -x], 2), inplace=True)
     for step in both.split(FEATURES, 2)[1].unbind(1):
-        inner = m.rnn(step, mean)
-        g = m.gru(inner, g)
+        g = m.gru(m.rnn(step, mean), g)
         mean = 0.9 * mean + 0.1 * g
     return mean, g
 
@@ -294,8 +293,7 @@ def zipped(m: Looping, x: Tensor) -> Any:
 
 
 def over_unpacked(m: Looping, x: Tensor) -> Any:
-    packed = pack_padded_sequence(x, [x.size(1)], batch_first=True)
-    padded, lengths = pad_packed_sequence(packed, batch_first=True)
+    padded, lengths = pad_packed_sequence(pack_padded_sequence(x, [x.size(1)], batch_first=True), batch_first=True)
     (h, c), outputs, last = zeros(x), [], 0
     for t in range(padded.size(1)):
         while lengths[last] <= t:

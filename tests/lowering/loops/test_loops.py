@@ -65,8 +65,7 @@ def test_a_cell_over_packed_data_is_exact_at_every_length() -> None:
 
 
 def check_alone(model: nn.Module, inputs: str, more: str = "") -> None:
-    config = config_of(inputs, more, length="[4, 6]")
-    lower_exact(model, config, ([6, 1, 3, 4, 2, 5],), garbage=(1e30, float("nan")))
+    lower_exact(model, config_of(inputs, more, length="[4, 6]"), ([6, 1, 3, 4, 2, 5],), garbage=(1e30, float("nan")))
 
 
 @pytest.mark.ci
