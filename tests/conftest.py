@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -65,8 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
-            shared = (made for name in item.fixturenames for made in _fixtures(item, name) if made.scope == "module")
-            if any(made.baseid for made in shared):
+            made = [one for name in item.fixturenames for one in item._fixtureinfo.name2fixturedefs.get(name, ())]
+            if any(one.scope == "module" and one.baseid for one in made):
                 item.add_marker(pytest.mark.xdist_group(item.path.name))
         if item.get_closest_marker("few") is not None and item.get_closest_marker("long") is None:
             cases[item.nodeid.partition("[")[0]].append(item)
@@ -83,7 +83,3 @@ def _spread(number: int, length: int) -> set[int]:
     [0, 4, 8]
     """
     return {round(step * (length - 1) / max(number - 1, 1)) for step in range(min(number, length))}
-
-
-def _fixtures(item: pytest.Function, name: str) -> Sequence[pytest.FixtureDef[object]]:
-    return item._fixtureinfo.name2fixturedefs.get(name, ())

@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 from recurrent import Case, Recurrent, exported, ragged_batch
+from torch.export import ExportedProgram
 
 from torchserve_neuron_lstm.backends import onnxruntime
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
@@ -22,12 +23,12 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
 @pytest.fixture(scope="module")
-def program() -> torch.export.ExportedProgram:
+def program() -> ExportedProgram:
     return exported(Recurrent(Case()), *ragged_batch(0.0))
 
 
 @pytest.fixture(scope="module")
-def directory(program: torch.export.ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("onnx")
     OnnxRuntime().compile(program, None, folder)
     return folder
@@ -54,9 +55,7 @@ def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> Non
 
 
 @pytest.mark.ci
-def test_compiling_prints_nothing(
-    program: torch.export.ExportedProgram, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_compiling_prints_nothing(program: ExportedProgram, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     OnnxRuntime().compile(program, None, tmp_path)
 
     assert capfd.readouterr() == ("", "")
@@ -76,7 +75,7 @@ def test_the_last_release_for_python_3_9_reads_the_graph(directory: Path) -> Non
 
 
 @pytest.mark.ci
-def test_the_engine_reports_to_nobody(program: torch.export.ExportedProgram, directory: Path, tmp_path: Path) -> None:
+def test_the_engine_reports_to_nobody(program: ExportedProgram, directory: Path, tmp_path: Path) -> None:
     """Its telemetry, which writes an id into the home directory, is off."""
     home = tmp_path / "home"
     home.mkdir()
@@ -132,9 +131,7 @@ def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_pieces_in_a_row_are_refused_before_the_first_is_run(
-    program: torch.export.ExportedProgram, directory: Path
-) -> None:
+def test_pieces_in_a_row_are_refused_before_the_first_is_run(program: ExportedProgram, directory: Path) -> None:
     run = OnnxRuntime().load(directory, weights_of(program), {}, threads=1)
     assert isinstance(run, onnxruntime._Program)
 

@@ -13,6 +13,7 @@ from torchserve_neuron_lstm.backends.signature import Signature, TensorType, Wro
 
 DTYPES = ("float32", "float64", "int64", "bool", "bfloat16")
 SYMBOLS = ("s0", "s1")
+Sizes = Mapping[str, int]
 sizes = st.integers(0, 3)
 kinds = st.builds(
     TensorType,
@@ -25,7 +26,7 @@ signatures = st.lists(kinds, min_size=1, max_size=3).map(
 symbols = st.fixed_dictionaries(dict.fromkeys(SYMBOLS, sizes))
 
 
-def fitting(signature: Signature, symbols: Mapping[str, int]) -> list[torch.Tensor]:
+def fitting(signature: Signature, symbols: Sizes) -> list[torch.Tensor]:
     return [
         torch.zeros([size if isinstance(size, int) else symbols[size] for size in kind.shape], dtype=kind.torch_dtype)
         for kind in signature.inputs.values()
@@ -33,14 +34,12 @@ def fitting(signature: Signature, symbols: Mapping[str, int]) -> list[torch.Tens
 
 
 @given(signatures, symbols)
-def test_what_fits_is_taken(signature: Signature, symbols: Mapping[str, int]) -> None:
+def test_what_fits_is_taken(signature: Signature, symbols: Sizes) -> None:
     signature.check_inputs(fitting(signature, symbols))
 
 
 @given(signatures, symbols, st.data())
-def test_another_dtype_is_refused_by_name(
-    signature: Signature, symbols: Mapping[str, int], data: st.DataObject
-) -> None:
+def test_another_dtype_is_refused_by_name(signature: Signature, symbols: Sizes, data: st.DataObject) -> None:
     inputs = fitting(signature, symbols)
     index = data.draw(st.integers(0, len(inputs) - 1))
     other = data.draw(st.sampled_from(DTYPES).filter(lambda name: name != signature.inputs[f"input_{index}"].dtype))
@@ -51,9 +50,7 @@ def test_another_dtype_is_refused_by_name(
 
 
 @given(signatures, symbols, st.data())
-def test_another_number_of_dimensions_is_refused(
-    signature: Signature, symbols: Mapping[str, int], data: st.DataObject
-) -> None:
+def test_another_number_of_dimensions_is_refused(signature: Signature, symbols: Sizes, data: st.DataObject) -> None:
     inputs = fitting(signature, symbols)
     index = data.draw(st.integers(0, len(inputs) - 1))
     inputs[index] = inputs[index][None]
@@ -63,9 +60,7 @@ def test_another_number_of_dimensions_is_refused(
 
 
 @given(signatures, symbols, st.data())
-def test_a_size_that_disagrees_is_refused(
-    signature: Signature, symbols: Mapping[str, int], data: st.DataObject
-) -> None:
+def test_a_size_that_disagrees_is_refused(signature: Signature, symbols: Sizes, data: st.DataObject) -> None:
     inputs = fitting(signature, symbols)
     fixed = [
         (index, place)
@@ -84,7 +79,7 @@ def test_a_size_that_disagrees_is_refused(
 
 
 @given(signatures, symbols, st.integers(-1, 1).filter(bool))
-def test_another_number_of_inputs_is_refused(signature: Signature, symbols: Mapping[str, int], more: int) -> None:
+def test_another_number_of_inputs_is_refused(signature: Signature, symbols: Sizes, more: int) -> None:
     inputs = fitting(signature, symbols)
     wrong = [*inputs, torch.zeros(1)] if more > 0 else inputs[:-1]
 

@@ -43,17 +43,14 @@ def costs(draw: st.DrawFn, grid: BucketGrid) -> CostModel:
     return CostModel({bucket: draw(nanoseconds) / 1e6 for bucket in grid.buckets})
 
 
-def lengths_within(grid: BucketGrid, max_size: int = 12) -> st.SearchStrategy[list[int]]:
-    """Lengths that fit, often on an edge or one beside it."""
-    edges = {edge + step for edge in (0, *grid.lengths) for step in (-1, 0, 1)}
-    on_edges = st.sampled_from(sorted(edge for edge in edges if 1 <= edge <= grid.lengths[-1]))
-    return st.lists(on_edges | st.integers(1, grid.lengths[-1]), min_size=1, max_size=max_size)
-
-
 @st.composite
 def problems(draw: st.DrawFn, max_size: int = 12) -> tuple[BucketGrid, CostModel, list[int]]:
+    """Lengths that fit, often on an edge or one beside it."""
     grid = draw(grids())
-    return grid, draw(costs(grid)), draw(lengths_within(grid, max_size))
+    edges = {edge + step for edge in (0, *grid.lengths) for step in (-1, 0, 1)}
+    on_edges = st.sampled_from(sorted(edge for edge in edges if 1 <= edge <= grid.lengths[-1]))
+    lengths = st.lists(on_edges | st.integers(1, grid.lengths[-1]), min_size=1, max_size=max_size)
+    return grid, draw(costs(grid)), draw(lengths)
 
 
 @st.composite

@@ -19,12 +19,6 @@ def plan(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
     return BucketPlanner(grid, cost).plan(lengths)
 
 
-def plan_selected(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
-    """Plan with the smallest bucket length selected for each request."""
-    table = tuple(grid.bucket_length_for(length) for length in range(1, grid.lengths[-1] + 1))
-    return BucketPlanner(grid, cost, table).plan(lengths)
-
-
 def brute_force(grid: BucketGrid, cost: CostModel, lengths: list[int], *, exact: bool = False) -> Value:
     """The best value over every partition, each group in its best bucket."""
 
@@ -84,7 +78,8 @@ def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
 def test_no_partition_of_selected_lengths_is_cheaper(problem: Problem) -> None:
     grid, cost, lengths = problem
 
-    result = plan_selected(lengths, grid, cost)
+    smallest = tuple(grid.bucket_length_for(length) for length in range(1, grid.lengths[-1] + 1))
+    result = BucketPlanner(grid, cost, smallest).plan(lengths)
 
     assert all(lengths[row] == run.bucket.length for run in result.calls for row in run.rows)
     assert planned_value(result, cost) == brute_force(grid, cost, lengths, exact=True)

@@ -35,7 +35,12 @@ ENDS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mar
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_workers(make_archive(tmp_path_factory.mktemp("archives") / "tiny"), 2)
+    archive = make_archive(tmp_path_factory.mktemp("archives") / "tiny")
+    (archive / "model-config.yaml").write_text("minWorkers: 2\nmaxWorkers: 2\n")
+    manifest = archive / "MAR-INF" / "MANIFEST.json"
+    manifest.write_text(manifest.read_text().replace('"handler"', '"configFile": "model-config.yaml", "handler"'))
+    write_list(archive)
+    return archive
 
 
 @pytest.fixture
@@ -43,14 +48,6 @@ def temporary() -> Iterator[Path]:
     """An empty folder for temporary files, with a path that is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="ts-") as folder:
         yield Path(folder)
-
-
-def with_workers(archive: Path, count: int) -> Path:
-    (archive / "model-config.yaml").write_text(f"minWorkers: {count}\nmaxWorkers: {count}\n")
-    manifest = archive / "MAR-INF" / "MANIFEST.json"
-    manifest.write_text(manifest.read_text().replace('"handler"', '"configFile": "model-config.yaml", "handler"'))
-    write_list(archive)
-    return archive
 
 
 def five_ports() -> int:

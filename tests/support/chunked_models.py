@@ -31,7 +31,8 @@ def any_chunked_plan(lengths: Sequence[int], choose: random.Random, roomy: bool 
         rows, start = pending.pop(choose.randrange(len(pending)))
         alive = tuple(row for row in rows if lengths[row] > start)
         if len(alive) > 1 and choose.random() < 0.3:
-            pending += [(part, start) for part in _parted(alive, choose)]
+            place = choose.randint(1, len(alive) - 1)
+            pending += [(alive[:place], start), (alive[place:], start)]
         elif alive:
             left = lengths[alive[0]] - start
             steps = choose.randint(1, left)
@@ -51,11 +52,6 @@ def _heads(order: Rows, choose: random.Random, roomy: bool) -> list[ProgramCall]
         heads.append(ProgramCall(Bucket(count + roomy * choose.choice((0, 0, 2)), 1), order[:count]))
         order = order[count:]
     return heads
-
-
-def _parted(rows: Rows, choose: random.Random) -> tuple[Rows, Rows]:
-    place = choose.randint(1, len(rows) - 1)
-    return rows[:place], rows[place:]
 
 
 def assert_chunks_equal_whole_sequences(

@@ -256,7 +256,8 @@ def kind_of(name: str) -> ServiceKind:
 
 
 def _whole(manifest: Manifest, labels: Labels | None = None, user_codec: UserCodec | None = None) -> ServiceKind:
-    good: object = "1 2 3 4" if user_codec else json.dumps(good_inputs(manifest))
+    of_four = {spec.name: _nested(spec, spec.item_sizes(4)) for spec in manifest.inputs}
+    good: object = "1 2 3 4" if user_codec else json.dumps(of_four)
     row = RawRequest({"body": bytearray(str(good).encode())})
     return ServiceKind(_service(manifest, None, labels, user_codec), row, lambda: None)
 
@@ -300,11 +301,6 @@ def _service(
         unix_clock=lambda: NOW,
         sessions=sessions,
     )
-
-
-def good_inputs(manifest: Manifest) -> dict[str, Any]:
-    """Return nested lists for each input of a sequence of four timesteps."""
-    return {spec.name: _nested(spec, spec.item_sizes(4)) for spec in manifest.inputs}
 
 
 def _nested(spec: TensorSpec, sizes: tuple[int, ...]) -> Any:

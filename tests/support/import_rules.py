@@ -127,7 +127,8 @@ def _walk(node: ast.AST, here: Import) -> Iterator[Import]:
     elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
         yield from _walk_all(ast.iter_child_nodes(node), replace(here, in_function=True))
     elif isinstance(node, ast.Try):
-        answered = any(_answers_import_error(handler) for handler in node.handlers)
+        caught = [ast.unparse(handler.type) for handler in node.handlers if handler.type]
+        answered = any("ImportError" in one or "ModuleNotFoundError" in one for one in caught)
         yield from _walk_all(node.body, replace(here, guarded=here.guarded or answered))
         yield from _walk_all([*node.handlers, *node.orelse, *node.finalbody], here)
     elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -164,11 +165,6 @@ def _imported_by_call(node: ast.Call) -> str | None:
 def _named(name: str, here: Import) -> Import:
     ours = name == PACKAGE or name.startswith(f"{PACKAGE}.")
     return replace(here, module=name.removeprefix(PACKAGE).removeprefix(".") if ours else name, ours=ours)
-
-
-def _answers_import_error(handler: ast.ExceptHandler) -> bool:
-    caught = ast.unparse(handler.type) if handler.type else ""
-    return "ImportError" in caught or "ModuleNotFoundError" in caught
 
 
 def _broken_rules(found: Import) -> Iterator[str]:

@@ -52,13 +52,10 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
     with tempfile.TemporaryDirectory() as outputs:
         task = {"command": list(command), "folder": str(folder), "environment": dict(environment), "outputs": outputs}
         with _ONE_AT_A_TIME:  # fixtures package in several threads
-            code = _server(_decisive()).run(task)
+            decisive = sorted((name, value) for name, value in os.environ.items() if name.startswith(_AT_START))
+            code = _server(tuple(decisive)).run(task)
         stdout, stderr = (Path(outputs, name).read_text() for name in ("stdout", "stderr"))
     return subprocess.CompletedProcess(command, code, stdout, stderr)
-
-
-def _decisive() -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_AT_START)))
 
 
 @cache

@@ -62,10 +62,11 @@ def loaded(folder: Path, metrics_file: Path | None = None) -> Iterator[Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # it does not close its files
+            import ts
             from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
             from ts.model_loader import TsModelLoader
 
-            metrics = MetricsCacheYamlImpl(str(metrics_file or _metrics_file()))
+            metrics = MetricsCacheYamlImpl(str(metrics_file or Path(ts.__path__[0], "configs", "metrics.yaml")))
             metrics.initialize_cache()
         metrics.model_name = "sums"
         service = TsModelLoader().load("sums", str(folder), "neuron_lstm.py", None, 8, None, True, metrics)
@@ -122,9 +123,3 @@ class _Reader:
         part, self.left = self.left[:size], self.left[size:]
         assert len(part) == size
         return part
-
-
-def _metrics_file() -> str:
-    import ts
-
-    return str(Path(ts.__path__[0]) / "configs" / "metrics.yaml")

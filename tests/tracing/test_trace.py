@@ -67,12 +67,9 @@ def test_auto_tries_fast_engines_first_and_only_those_that_take_the_options() ->
     names = [engine.name for engine in select_engines("auto", TraceOptions())]
 
     assert names == [name for name in ("inductor", "onnxruntime", "eager") if get_backend(name).unavailable() is None]
-    with_arguments = select_engines("auto", TraceOptions(compiler_args="-O2")) if _taking_arguments() else []
+    taken = any("compiler_args" in get_backend(name).options for name in ("inductor", "onnxruntime", "eager"))
+    with_arguments = select_engines("auto", TraceOptions(compiler_args="-O2")) if taken else []
     assert all("compiler_args" in engine.options for engine in with_arguments)
-
-
-def _taking_arguments() -> bool:
-    return any("compiler_args" in get_backend(name).options for name in ("inductor", "onnxruntime", "eager"))
 
 
 @pytest.mark.ci

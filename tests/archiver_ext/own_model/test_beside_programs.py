@@ -41,13 +41,6 @@ SHADOW = f"{BLOCK}  backend: eager\n  shadow: {{share: 1.0, on_difference: model
 METRICS_FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 
 
-def change_own_code(folder: Path) -> None:
-    """Let the model's own code return something else than its programs; the digests are those of the new file."""
-    file = folder / "model.py"
-    file.write_text(file.read_text().replace("y + self.bias", "y + self.bias + 1"))
-    write_list(folder)
-
-
 def shadow_thread() -> threading.Thread:
     (thread,) = [one for one in threading.enumerate() if one.name == "neuron_lstm shadow"]
     return thread
@@ -74,7 +67,9 @@ def test_a_worker_compares_answers_and_serves_the_model_itself_after_a_differenc
         assert "shadow_different" not in caplog.text
         end(thread)
 
-    change_own_code(tmp_path / "m")
+    file = tmp_path / "m" / "model.py"
+    file.write_text(file.read_text().replace("y + self.bias", "y + self.bias + 1"))
+    write_list(tmp_path / "m")
     with caplog.at_level(logging.INFO), loaded(tmp_path / "m", METRICS_FILE) as service:
         thread = shadow_thread()
         assert json.loads(predict(service, [body])[0].body) == first

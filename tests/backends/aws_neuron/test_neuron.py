@@ -10,6 +10,7 @@ import pytest
 import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
+from torch.export import ExportedProgram
 
 from torchserve_neuron_lstm.backends import versions
 from torchserve_neuron_lstm.backends.aws_neuron.neuron import Neuron
@@ -37,12 +38,12 @@ def model() -> Recurrent:
 
 
 @pytest.fixture(scope="module")
-def program(model: Recurrent) -> torch.export.ExportedProgram:
+def program(model: Recurrent) -> ExportedProgram:
     return exported(model, *ragged_batch(0.0))
 
 
 @pytest.fixture(scope="module")
-def directory(program: torch.export.ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("neuron")
     python = neuron_doubles.interpreter(tmp_path_factory.mktemp("toolchain"))
     Neuron().compile(program, Bucket(BATCH, TIME), place, CompileSettings(python=python))
@@ -58,7 +59,7 @@ def double() -> Iterator[pytest.MonkeyPatch]:
 
 @torch.no_grad()
 def test_equals_every_row_alone_whatever_the_padding_holds(
-    double: pytest.MonkeyPatch, model: Recurrent, program: torch.export.ExportedProgram, directory: Path
+    double: pytest.MonkeyPatch, model: Recurrent, program: ExportedProgram, directory: Path
 ) -> None:
     run = Neuron().load(directory, weights_of(program), {}, 1)
     for garbage in GARBAGE:
@@ -68,9 +69,7 @@ def test_equals_every_row_alone_whatever_the_padding_holds(
 
 
 @torch.no_grad()
-def test_the_weights_are_in_the_program(
-    double: pytest.MonkeyPatch, program: torch.export.ExportedProgram, directory: Path
-) -> None:
+def test_the_weights_are_in_the_program(double: pytest.MonkeyPatch, program: ExportedProgram, directory: Path) -> None:
     inputs = ragged_batch(0.0)
     other = {name: tensor + 1 for name, tensor in weights_of(program).items()}
     answers = [Neuron().load(directory, weights, {}, 1)(inputs)[0] for weights in (weights_of(program), other)]
@@ -109,9 +108,7 @@ def test_the_compiler_computes_in_the_precision_asked_for(settings: CompileSetti
     assert Neuron().trace_options(settings) == {"compiler_args": told, "fallback": False}
 
 
-def test_a_host_without_the_toolchain_says_what_to_install(
-    program: torch.export.ExportedProgram, directory: Path
-) -> None:
+def test_a_host_without_the_toolchain_says_what_to_install(program: ExportedProgram, directory: Path) -> None:
     reason = str(Neuron().unavailable())
 
     for told in ("torch-neuron is not installed", "pip.repos.neuron.amazonaws.com", "torch 1.13", "compiler_python"):

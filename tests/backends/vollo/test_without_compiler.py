@@ -9,6 +9,7 @@ import fake_vollo
 import pytest
 import torch
 from fake_vollo import ESTIMATE_US, Fakes
+from torch.export import ExportedProgram
 from vollo_models import BATCH, TIME, Answers, InTime, batch, program_of, real
 
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
@@ -27,11 +28,11 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
 
 
 @pytest.fixture(scope="module")
-def program() -> torch.export.ExportedProgram:
+def program() -> ExportedProgram:
     return program_of(InTime())
 
 
-def compiled(program: torch.export.ExportedProgram, directory: Path) -> Path:
+def compiled(program: ExportedProgram, directory: Path) -> Path:
     Vollo().compile(program, BUCKET, directory, CompileSettings("bfloat16", args=("--config", FORMER)))
     return directory
 
@@ -43,9 +44,7 @@ def test_it_says_what_differs_from_other_engines() -> None:
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("fakes")
-def test_a_former_name_is_taken_without_a_warning(
-    program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes
-) -> None:
+def test_a_former_name_is_taken_without_a_warning(program: ExportedProgram, tmp_path: Path, fakes: Fakes) -> None:
     """The compiler itself would warn."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -73,21 +72,19 @@ def test_a_wrong_argument_is_answered_with_what_there_is(arguments: tuple[str, .
 
 
 @pytest.mark.usefixtures("fakes")
-def test_float32_is_refused(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
+def test_float32_is_refused(program: ExportedProgram, tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="computes in bfloat16, not in float32: write precision: bfloat16"):
         Vollo().compile(program, BUCKET, tmp_path, CompileSettings("float32", args=("--config", CURRENT)))
     assert Vollo().precisions == ("bfloat16",)
 
 
-def test_what_does_not_fit_is_refused(program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes) -> None:
+def test_what_does_not_fit_is_refused(program: ExportedProgram, tmp_path: Path, fakes: Fakes) -> None:
     fakes.most_weights = 1
     with pytest.raises(CompileError, match=rf"does not fit {CURRENT}: not enough weight store: needs 2, has 1$"):
         compiled(program, tmp_path)
 
 
-def test_what_the_compiler_does_not_take_is_named(
-    program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes
-) -> None:
+def test_what_the_compiler_does_not_take_is_named(program: ExportedProgram, tmp_path: Path, fakes: Fakes) -> None:
     fakes.unsupported = "unsupported function 'fft_fft'"
     with pytest.raises(CompileError, match=r"NNIR: unsupported function 'fft_fft': found 1$"):
         compiled(program, tmp_path)
@@ -119,7 +116,7 @@ def test_the_licence_is_named_before_anything_is_installed(monkeypatch: pytest.M
 @torch.no_grad()
 @pytest.mark.usefixtures("fakes")
 def test_on_the_vm_where_there_is_no_accelerator(
-    program: torch.export.ExportedProgram, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    program: ExportedProgram, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says it once."""
     module, inputs = InTime(), batch(InTime(), float("nan"))
@@ -150,7 +147,7 @@ def test_on_accelerators_where_there_are_enough(tmp_path: Path, fakes: Fakes, mo
 
 
 @pytest.mark.usefixtures("fakes")
-def test_other_weights_are_refused(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
+def test_other_weights_are_refused(program: ExportedProgram, tmp_path: Path) -> None:
     """The weights are embedded in the device's programs, which have a digest of them."""
     state = InTime().state_dict()
     state["linear.bias"] = state["linear.bias"] + 1
@@ -160,7 +157,7 @@ def test_other_weights_are_refused(program: torch.export.ExportedProgram, tmp_pa
 
 @pytest.mark.usefixtures("fakes")
 def test_another_release_of_the_compiler_is_refused(
-    program: torch.export.ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its VM may read programs differently."""
     compiled(program, tmp_path)
@@ -171,7 +168,7 @@ def test_another_release_of_the_compiler_is_refused(
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("fakes")
-def test_a_damaged_file_is_named(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(program: ExportedProgram, tmp_path: Path) -> None:
     compiled(program, tmp_path)
     next(tmp_path.rglob("vollo.json")).write_text("[", encoding="utf-8")
     with pytest.raises(LoadError, match=r"vollo.json cannot be read .*package the model again"):

@@ -20,8 +20,10 @@ from torchserve_neuron_lstm.hosts.torchserve import command
 from torchserve_neuron_lstm.hosts.torchserve.command import check_torchserve, java_environment
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
+Capture = pytest.CaptureFixture[str]
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+
+def refused(capsys: Capture, *words: str | Path) -> str:
     assert main(["serve", *map(str, words)]) == 1
     written = capsys.readouterr()
     assert written.out == ""
@@ -29,7 +31,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     return line
 
 
-def test_the_written_files_name_each_other(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_written_files_name_each_other(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "new" / "folder"
     assert main(["serve", str(archive), "--set", "job_queue_size=7", "--print-config", str(folder)]) == 0
     words = shlex.split(capsys.readouterr().out)
@@ -46,16 +48,14 @@ def test_the_written_files_name_each_other(archive: Path, tmp_path: Path, capsys
     assert ET.parse(folder / "log4j2.xml").getroot().tag == "Configuration"
 
 
-def test_files_of_the_user_are_not_replaced(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_the_user_are_not_replaced(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "config.properties").write_text("mine")
 
     assert f"{tmp_path} has files already" in refused(capsys, archive, "--print-config", tmp_path)
     assert [file.read_text() for file in tmp_path.iterdir()] == ["mine"]
 
 
-def test_archives_of_two_folders_need_one_store(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_archives_of_two_folders_need_one_store(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     """The stock command reads one folder; `serve` itself links them into one."""
     line = refused(capsys, archive, renamed(archive, "other", tmp_path), "--print-config", tmp_path / "new")
 
@@ -87,7 +87,7 @@ def test_archives_of_two_folders_need_one_store(
     ],
 )
 def test_a_wrong_setting_is_refused_before_a_file_is_written(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+    archive: Path, tmp_path: Path, capsys: Capture, words: list[str], told: str
 ) -> None:
     folder = tmp_path / "new"
 
@@ -104,7 +104,7 @@ def test_a_wrong_setting_is_refused_before_a_file_is_written(
     ],
 )
 def test_a_relative_path_is_refused_with_the_path_to_write(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+    archive: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """TorchServe runs in another folder: its workers would fail, and be started again without end."""
     monkeypatch.chdir(tmp_path)
@@ -117,9 +117,7 @@ def test_a_relative_path_is_refused_with_the_path_to_write(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_file_of_a_setting_that_is_missing_is_refused(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_a_setting_that_is_missing_is_refused(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     """The files of --print-config may be for another host, so there it is not asked for."""
     setting = f"metrics_config={tmp_path / 'none.yaml'}"
 
@@ -130,9 +128,7 @@ def test_a_file_of_a_setting_that_is_missing_is_refused(
 
 
 @pytest.mark.parametrize("text", ["job_queue_size", "=7", "job queue=1", "a=b\nc=d"])
-def test_a_setting_of_another_form_is_a_wrong_command_line(
-    archive: Path, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
+def test_a_setting_of_another_form_is_a_wrong_command_line(archive: Path, capsys: Capture, text: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["serve", str(archive), "--set", text])
 
@@ -140,21 +136,19 @@ def test_a_setting_of_another_form_is_a_wrong_command_line(
     assert "expected KEY=VALUE" in capsys.readouterr().err
 
 
-def test_a_missing_or_damaged_archive_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_or_damaged_archive_is_refused(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "damaged.mar").write_bytes(b"PK\x03\x04")
 
     assert "there is no archive" in refused(capsys, tmp_path / "none.mar")
     assert "is damaged" in refused(capsys, tmp_path / "damaged.mar")
 
 
-def test_a_folder_of_another_kind_is_refused_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_another_kind_is_refused_as_that(tmp_path: Path, capsys: Capture) -> None:
     """The command has no option for a name that is missing."""
     assert "was not packaged with --handler neuron_lstm" in refused(capsys, tmp_path)
 
 
-def test_an_archive_without_a_name_is_refused(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_archive_without_a_name_is_refused(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     """The remedy is one that the command line has."""
     nameless = Path(shutil.copytree(archive, tmp_path / "copy"))
     (nameless / "MAR-INF" / "MANIFEST.json").write_text("{}")
@@ -163,9 +157,7 @@ def test_an_archive_without_a_name_is_refused(
     assert "does not say what its model is called: package the model again, with --model-name" in line
 
 
-def test_a_name_that_torchserve_cannot_have_is_refused(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_torchserve_cannot_have_is_refused(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     """A name from an archive of somebody else must not become a second setting or a path."""
     hostile = Path(shutil.copytree(archive, tmp_path / "copy"))
     manifest = hostile / "MAR-INF" / "MANIFEST.json"
@@ -176,7 +168,7 @@ def test_a_name_that_torchserve_cannot_have_is_refused(
 
 
 def test_a_temporary_folder_with_a_long_path_is_refused(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    archive: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path of a worker's socket has at most 107 bytes; TorchServe would wait for minutes."""
     long = tmp_path / ("long" * 20)

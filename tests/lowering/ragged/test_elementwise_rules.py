@@ -35,11 +35,7 @@ class EachOfThem(nn.Module):
     def forward(self, x: Tensor) -> Any:
         # a mean over time cannot be proved for a padded batch, so that one request is traced alone
         x = self.gru(x)[0] * x.mean(1, keepdim=True).sum(-1, keepdim=True)
-        return torch.cat([_features(activation, x) for activation in self.activations], -1)
-
-
-def _features(activation: nn.Module, x: Tensor) -> Any:
-    return activation(x.mT).mT if isinstance(activation, nn.GLU) else activation(x)
+        return torch.cat([f(x.mT).mT if isinstance(f, nn.GLU) else f(x) for f in self.activations], -1)
 
 
 @pytest.mark.ci

@@ -9,10 +9,6 @@ from tools.operator_database.__main__ import COMPOSED, tried, with_a_rule
 _GROUPS = 60
 
 
-def _wrong(name: str, dtype: torch.dtype) -> list[str]:
-    return [trial.reason for trial in tried(name, 1, [dtype]) if trial.outcome == "wrong"]
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("group", [pytest.param(g, marks=[pytest.mark.long] * (g % 2)) for g in range(_GROUPS)])
 def test_no_row_of_a_sample_is_wrong(group: int) -> None:
@@ -27,7 +23,7 @@ def test_no_row_of_a_sample_is_wrong(group: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool], ids=str)
 @pytest.mark.parametrize("name", ["sort", "topk", "argmax", "cummax", "amin", "scatter_add", "cat", "where"])
 def test_no_row_of_integers_or_conditions_is_wrong(name: str, dtype: torch.dtype) -> None:
-    assert _wrong(name, dtype) == []
+    assert [trial.reason for trial in tried(name, 1, [dtype]) if trial.outcome == "wrong"] == []
 
 
 @pytest.mark.few(2)
