@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
@@ -160,7 +161,10 @@ def without_dunder(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def array_place(name: str, value: Any) -> Place | None:
-    """Return the place of a numpy array that is not too large; None for another object."""
+    """Return the place of an array of Python, or of a numpy array that is not too large; None for another object."""
+    if isinstance(value, array):
+        numbers = value[:]
+        return Place(name, value.tobytes, lambda: value.__setitem__(slice(None), numbers))
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray) or value.nbytes > _LARGEST_ARRAY:
         return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections import UserDict, UserList, deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copyreg import _slotnames  # type: ignore[attr-defined]  # typeshed leaves it out
 from functools import _lru_cache_wrapper, partial
 from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -34,6 +35,8 @@ HELD = ("_parameters", "_buffers", "_modules")
 """Attributes of a module of torch that hold what is set as others."""
 _WITH_ATTRIBUTES = (torch.nn.Module, ModuleType, type, FunctionType, staticmethod, classmethod, MethodType)
 """Kinds of objects whose attributes are noted as those of their kind, or belong to others."""
+_OF_PYTHON = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, WeakKeyDictionary)
+"""Kinds of Python's own objects with attributes."""
 _VALUES = (str, int, float, bool, complex, bytes, type(None))
 _UNCOUNTED = ("running_mean", "running_var")
 """Names of buffers into which kernels write without counting it."""
@@ -72,7 +75,7 @@ class StateWalk:
             found += [*note(self, name, value), *self._attributes(name, value)]
         elif (place := generator_place(name, value) or array_place(name, value)) is not None:
             self.places.append(place)
-        elif is_own or isinstance(value, (SimpleNamespace, Namespace, UserDict, UserList)):
+        elif is_own or isinstance(value, _OF_PYTHON):
             found += self._mapping(name, getattr(value, "__dict__", {}))
         if is_own:
             found += [*self._class_and_slots(name, value)]
