@@ -53,31 +53,32 @@ def allowed_rounding(answer: Answer, inputs: Sequence[torch.Tensor], results: Se
     bounds = [64 * _change(result, after) for result, after in zip(results, near)]
     if all(result.is_floating_point() for result in results):
         return bounds
-    changes = change_with(64 * torch.finfo(torch.float32).eps, answer, inputs, results)
+    changes = change_with((64 * torch.finfo(torch.float32).eps,), answer, inputs, results)
     return [bound if result.is_floating_point() else change for result, bound, change in zip(results, bounds, changes)]
 
 
 def change_with(
-    share: float, answer: Answer, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+    shares: Sequence[float], answer: Answer, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
 ) -> list[float]:
-    """Return the change of each result if floats move by a share of the largest one, up or down.
+    """Return the change of each result if floats move by shares of the largest one, some up and others down.
 
-    It is infinite for whole numbers that change.
+    It is infinite for whole numbers that change. Each share is tried in two opposite directions.
     """
-    moved = [answer([_moved(tensor, each) for tensor in inputs]) for each in (share, -share)]
+    ways = [(seed, each) for seed, share in enumerate(shares) for each in (share, -share)]
+    moved = [answer([_moved(tensor, each, seed) for tensor in inputs]) for seed, each in ways]
     return [max(_change(result, other) for other in others) for result, *others in zip(results, *moved)]
 
 
-def _moved(tensor: torch.Tensor, share: float) -> torch.Tensor:
+def _moved(tensor: torch.Tensor, share: float, seed: int) -> torch.Tensor:
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return tensor
     largest = float(tensor.abs().max()) or 1.0
-    return torch.where(_half(tensor), tensor + share * largest, tensor - share * largest)
+    return torch.where(_half(tensor, seed), tensor + share * largest, tensor - share * largest)
 
 
-def _half(tensor: torch.Tensor) -> torch.Tensor:
+def _half(tensor: torch.Tensor, seed: int = 0) -> torch.Tensor:
     """Draw half of the elements."""
-    return torch.rand(tensor.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    return torch.rand(tensor.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
 
 
 def _change(result: torch.Tensor, other: torch.Tensor) -> float:

@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 _MOST_WAITING = 8  # comparisons: they take longer than answers, so more are dropped
 _UNTIL_SENT_SECONDS = 0.01  # from an answer to its comparison
 _NICENESS = 10  # steps below the priority of the worker
-_PERCENT = 0.01
+_SHARES = (1e-2, 1e-3, 1e-4, 1e-5)
+"""Changes of the values of a request. A threshold within the answer shows at one of them."""
 _OVERFLOWING = 1e18
 """Values whose sums and products may overflow. Any client can send them, so they change nothing but counts."""
 _LAST_SECONDS = 5.0  # the end of the process waits no longer for a comparison
@@ -161,7 +162,7 @@ class ShadowedModel:
             return False
         try:
             expected = self._answer(one.tensors, one.length)
-            explained = change_with(_PERCENT, lambda moved: self._answer(moved, one.length), one.tensors, expected)
+            explained = change_with(_SHARES, lambda x: self._answer(x, one.length), one.tensors, expected)
         except Exception:  # noqa: BLE001 - the user's code
             return False
         return _worst(one.outputs, expected, explained, self.manifest) is not None
