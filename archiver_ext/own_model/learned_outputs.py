@@ -84,11 +84,11 @@ def _dtype(answers: Sequence[Answer], index: int, name: str) -> DType:
 
 def _shape(answers: Sequence[Answer], index: int, name: str, batch_dim: int | None) -> Iterator[Size]:
     ranks = {len(outputs[index].shape) for _, outputs in answers if outputs[index].dtype}
-    if len(ranks) > 1:
+    if len(ranks) > 1 and (ranks != {0, 1} or batch_dim is not None):  # a number becomes a list of one
         counts = " or ".join(map(str, sorted(ranks)))
         raise PackagingError(f"the model returns the output {name} with {counts} dimensions, by request: return one")
-    for dim in range(next(iter(ranks), 1)):
-        sizes = [(length, outputs[index].shape[dim]) for length, outputs in answers if outputs[index].dtype]
+    for dim in range(max(ranks, default=1)):
+        sizes = [(length, (outputs[index].shape or (1,))[dim]) for length, outputs in answers if outputs[index].dtype]
         yield "batch" if dim == batch_dim else learned_size(sizes)
 
 

@@ -119,6 +119,8 @@ def row_of(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
         if tensor.numel():
             raise RuntimeError(f"the model returned {spec.name} as {tensor.dtype}, the archive declares {spec.dtype}")
         tensor = tensor.to(torch_dtype(spec))  # an empty list has no dtype
+    if tensor.dim() == 0 and len(spec.shape) == 1 and spec.batch_dim is None:
+        tensor = tensor.unsqueeze(0)
     if tensor.dim() != len(spec.shape):
         raise RuntimeError(
             f"the model returned {spec.name} as {list(tensor.shape)}, the archive declares {list(spec.shape)}"

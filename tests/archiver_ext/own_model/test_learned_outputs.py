@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.own_model.learned_outputs import Observed, learned_outputs, learned_size
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec, size_at
+from torchserve_neuron_lstm.handlers.runtime.own_model import row_of
 
 
 def test_batch_time_numbers_and_sizes_that_differ_by_request_are_told_apart() -> None:
@@ -27,6 +29,14 @@ def test_an_empty_list_has_the_dtype_of_the_others() -> None:
     answers = [(3, (Observed("", "", (0,)),)), (4, (Observed("", "int64", (2,)),))]
 
     assert learned_outputs(answers, [None], ["words"]) == (TensorSpec("words", "int64", (2,)),)
+
+
+def test_a_number_beside_a_list_of_one_is_such_a_list() -> None:
+    answers = [(3, (Observed("loss", "float32", (1,)),)), (4, (Observed("loss", "float32", ()),))]
+    (spec,) = learned_outputs(answers, [None], None)
+
+    assert spec == TensorSpec("loss", "float32", (1,))
+    assert row_of(torch.tensor(0.5), spec).tolist() == [0.5]
 
 
 @given(st.integers(1, 8), st.integers(-3, 3), st.lists(st.integers(4, 60), min_size=4, max_size=9, unique=True))
