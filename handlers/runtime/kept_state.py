@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .state_places import HolderPlace, TensorPlace, version_of
+from .state_places import ComparedTensorPlace, HolderPlace, TensorPlace, TypePlace, version_of
 from .state_walk import HELD, OF_MODULES, StateWalk
 
 
@@ -47,8 +47,13 @@ class KeptState:
         always = frozenset(rewritten)
         self._always = [place for place in walk.places if place.name in always]
         self._tensor_places = [place for place in walk.places if isinstance(place, TensorPlace)]
-        self._others = [place for place in walk.places if not isinstance(place, (TensorPlace, HolderPlace))]
         self._tensors = [place.tensor for place in self._tensor_places]
+        self._compared = [place for place in walk.places if isinstance(place, ComparedTensorPlace)]
+        self._now, self._before = [p.tensor for p in self._compared], [p.original for p in self._compared]
+        classes = [place for place in walk.places if isinstance(place, TypePlace)]
+        self._typed, self._types = [place.value for place in classes], [place.own for place in classes]
+        seen_at_once = (TensorPlace, ComparedTensorPlace, TypePlace, HolderPlace)
+        self._others = [place for place in walk.places if not isinstance(place, seen_at_once)]
         holders = [place.holder for place in walk.places if isinstance(place, HolderPlace)]
         self._empty, self._filled = [held for held in holders if not held], [held for held in holders if held]
         of_torch = [held for held in self._filled if isinstance(held, dict) and held.keys() >= OF_MODULES]
@@ -85,6 +90,8 @@ class KeptState:
                 or any(self._empty)
                 or list(map(len, self._filled)) != self._sizes
                 or not all(map(is_, self._all_objects(), self._objects))
+                or not all(map(is_, map(type, self._typed), self._types))
+                or (not all(map(torch.equal, self._now, self._before)) and any(p.differs() for p in self._compared))
                 or any(place.is_changed() for place in self._others)
             )
         except KeyError:  # an attribute was replaced by another one

@@ -55,7 +55,7 @@ class _AnyTensorPlace(Place):
 
     def __init__(self, name: str, tensor: torch.Tensor, original: torch.Tensor | None) -> None:
         self.tensor = tensor
-        self._original = tensor.detach().clone() if original is None else original
+        self.original = tensor.detach().clone() if original is None else original
         super().__init__(name, self._seen, self._put_elements)
 
     def _seen(self) -> object:
@@ -64,15 +64,15 @@ class _AnyTensorPlace(Place):
 
     def _put_elements(self) -> None:
         with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
-            if self.tensor.layout == torch.strided and self.tensor.shape != self._original.shape:
-                self.tensor.resize_(self._original.shape)
-            self.tensor.copy_(self._original)
+            if self.tensor.layout == torch.strided and self.tensor.shape != self.original.shape:
+                self.tensor.resize_(self.original.shape)
+            self.tensor.copy_(self.original)
 
     def differs(self) -> bool:
         """Whether an element is not what it was."""
         if self.tensor.layout != torch.strided or self.tensor.is_quantized:
             return False
-        now, before = self.tensor.detach(), self._original
+        now, before = self.tensor.detach(), self.original
         return now.shape != before.shape or not torch.equal(bits_of(now), bits_of(before))
 
 
@@ -85,6 +85,14 @@ class TensorPlace(_AnyTensorPlace):
 
 class ComparedTensorPlace(_AnyTensorPlace):
     """A tensor that is compared: one of inference mode, or running statistics, which kernels write uncounted."""
+
+
+class TypePlace(Place):
+    """The class of an object."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.value, self.own = value, type(value)
+        super().__init__(f"{name}.__class__", lambda: type(value), partial(setattr, value, "__class__", type(value)))
 
 
 class HolderPlace(Place):

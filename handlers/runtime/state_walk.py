@@ -24,6 +24,7 @@ from .state_places import (
     ScriptPlace,
     SlotPlace,
     TensorPlace,
+    TypePlace,
     array_place,
     generator_place,
     without_dunder,
@@ -88,9 +89,8 @@ class StateWalk:
 
     def _class_and_slots(self, name: str, value: Any) -> Iterable[_Named]:
         """Note the class of an object of the user's, and its slots."""
-        own = type(value)
-        self.places.append(Place(f"{name}.__class__", lambda: type(value), partial(setattr, value, "__class__", own)))
-        slots = _slotnames(own)
+        self.places.append(TypePlace(name, value))
+        own, slots = type(value), _slotnames(type(value))
         self.places += [SlotPlace(f"{name}.{slot}", value, slot) for slot in slots]
         held = [(f"{name}.{slot}", getattr(value, slot)) for slot in slots if hasattr(value, slot)]
         return [*held, (own.__name__, own)]
