@@ -124,7 +124,7 @@ class StateWalk:
         if module.__name__ not in self._own:
             return ()
         self.places.append(MappingPlace(name, vars(module)))
-        return _members(name, vars(module))
+        return self._entries(name, without_dunder(vars(module)))
 
     def _mapping(self, name: str, mapping: dict[Any, Any]) -> Iterable[_Named]:
         self.places.append(MappingPlace(name, mapping))
@@ -153,7 +153,7 @@ class StateWalk:
         if cls.__module__ not in self._own:
             return ()
         self.places.append(ClassPlace(name, cls))
-        return _members(name, vars(cls))
+        return self._entries(name, without_dunder(vars(cls)))
 
     def _method(self, name: str, method: Any) -> Iterable[_Named]:
         # The generators of the process are behind `random.choice` and its like. They are not the model's.
@@ -201,7 +201,3 @@ class StateWalk:
         (_lru_cache_wrapper, _cache),
     )
     """Functions that note an object, by its kind; the first kind that fits counts."""
-
-
-def _members(name: str, values: Mapping[str, Any]) -> list[_Named]:
-    return [(f"{name}.{own}", value) for own, value in without_dunder(values).items()]
