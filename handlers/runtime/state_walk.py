@@ -39,6 +39,7 @@ _WITH_ATTRIBUTES = (torch.nn.Module, ModuleType, type, FunctionType, staticmetho
 _OF_PYTHON = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, WeakKeyDictionary)
 """Kinds of Python's own objects with attributes."""
 _VALUES = (str, int, float, bool, complex, bytes, type(None))
+_OF_SCRIPTS = (torch.Tensor, torch.ScriptObject)
 _UNCOUNTED = ("running_mean", "running_var")
 """Names of buffers into which kernels write without counting it."""
 
@@ -109,8 +110,12 @@ class StateWalk:
                 look = partial(lambda part, own: id(getattr(part, own)), part, own)
                 self.places.append(Place(full_name, look, partial(setattr, part, own, tensor)))
             held = part._c  # noqa: SLF001 - nothing else tells of attributes that are no tensors
-            for own in {*re.findall(r"\w+", held.dump_to_str(True, False, False))}:
-                if held.hasattr(own) and not isinstance(held.getattr(own), (torch.Tensor, torch.ScriptObject)):
+            code = held.dump_to_str(True, False, False)
+            written = {*re.findall(r'SetAttr\[name="(\w+)"', code)}
+            for own in filter(held.hasattr, {*re.findall(r'Attr\[name="(\w+)"', code)}):
+                value = held.getattr(own)
+                can_grow = isinstance(value, (list, dict)) and own != "_flat_weights"  # those of a recurrent layer
+                if can_grow or (own in written and not isinstance(value, _OF_SCRIPTS)):
                     self.places.append(ScriptPlace(".".join(filter(None, (name, path, own))), held, own))
         return [(f"{name}.{own}", tensor) for own, tensor in (*module.named_buffers(), *module.named_parameters())]
 
