@@ -178,10 +178,11 @@ def check_signature(signed: bytes, signature: bytes | None, trusted_keys: str) -
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Yield the relative path of everything except folders and the bytecode of this file."""
+    """Yield the relative path of everything except the bytecode of this file. That of a folder ends in a slash."""
     pending = [""]
     while pending:
         parent = pending.pop()
+        yield parent
         with os.scandir(os.path.join(folder, parent)) as entries:
             for entry in entries:
                 name = f"{parent}{entry.name}"
@@ -192,9 +193,12 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def misplaced(found: set[str], digests: dict[str, str]) -> list[str]:
-    """List the paths that are in one of the two only."""
+    """List the paths that are in one of the two only. A folder, which ends in a slash, must hold a listed file."""
+    folders = {"", *(name[: at + 1] for name in digests for at, sign in enumerate(name) if sign == "/")}
+    # Python's caches may have been emptied.
+    added = (name for name in found - digests.keys() if name.removesuffix("__pycache__/") not in folders)
     return [
-        *(f"{name} is not in {LIST}" for name in sorted(found - digests.keys())),
+        *(f"{name} is not in {LIST}" for name in sorted(added)),
         *(f"{name} is missing" for name in sorted(digests.keys() - found)),
     ]
 

@@ -73,7 +73,7 @@ def _refuse_bytecode(folder: Path) -> None:
 
 
 def _digests(archive: Path) -> tuple[dict[str, str], bytes]:
-    """The sha256 of each file except the list, and the content of the list."""
+    """The sha256 of each file except the list, "" of each folder, and the content of the list."""
     digests: dict[str, str] = {}
     content = b""
     if not is_zip(archive):
@@ -93,8 +93,9 @@ def _digests(archive: Path) -> tuple[dict[str, str], bytes]:
                     content = data.read(_LONGEST_LIST + 1)
                     if len(content) > _LONGEST_LIST:
                         raise PackagingError(f"{archive}: {LIST} has more than {_LONGEST_LIST} bytes")
-                if not name.endswith("/"):
-                    digests[name] = digest_of(data)
+                digests[name] = digest_of(data) if not name.endswith("/") else ""
+                if data.read(1):
+                    raise PackagingError(f"{archive}: the folder {name!r} has content")
     digests.pop(LIST, None)
     return digests, content
 

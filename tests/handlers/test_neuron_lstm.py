@@ -127,6 +127,7 @@ ADDED = {
     "__pycache__/helper.py": "a module in a folder of caches",
     "__pycache__/neuron_lstm.folder/module.py": "a folder with the name of a cache",
     "programs/eager/any/more.pt2": "a program",
+    **dict.fromkeys(("orjson/", "package/orjson/", "__pycache__/helper/"), "a folder that Python could import"),
 }
 
 
@@ -135,7 +136,7 @@ ADDED = {
 def test_an_added_file_does_not_run_and_is_named(small_archive: Path, name: str) -> None:
     path = small_archive / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(MARKER)
+    path.mkdir() if name.endswith("/") else path.write_text(MARKER)
 
     Started(small_archive).assert_refused(f"{name} is not in SHA256SUMS")
 
@@ -197,6 +198,7 @@ def test_a_killed_worker_comes_back_in_spite_of_the_caches_of_python(small_archi
     assert files_of(small_archive / "__pycache__") == [cache.name]
     assert list(small_archive.rglob("__pycache__")) == [small_archive / "__pycache__"]
     (cache.parent / f"{cache.name}.140234").write_bytes(b"half of a cache")
+    (small_archive / "package" / "__pycache__").mkdir()  # that of a tool, emptied
 
     again = Started(small_archive)
     assert again.ready, again.told

@@ -38,6 +38,7 @@ def test_a_signed_archive_passes_in_both_forms(made: Path, verify: Callable[...,
     assert (code, err) == (0, "")
     assert "as signed" in out
     assert verify(made / f"signed-{name}", keys=both)[0] == 0
+    assert verify(Path(shutil.make_archive(str(made / "with-folders"), "zip", made / "signed-tiny")))[0] == 0
     code, _, err = verify(made / f"signed-{name}", keys=made / "other.pub")
     assert (code, "of none of the keys" in err) == (1, True)
     code, _, err = verify(made / name)

@@ -7,6 +7,7 @@ import shutil
 import struct
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,11 @@ def second_entry(content: bytes) -> bytes:
     return file.getvalue()
 
 
-def outside(content: bytes, name: str = "../evil.py") -> bytes:
+def outside(content: bytes, name: str = "../evil.py", text: str = "") -> bytes:
     """A name that leads out of the folder."""
     file = io.BytesIO(content)
     with zipfile.ZipFile(file, "a") as archive:
-        archive.writestr(name, "")
+        archive.writestr(name, text)
     return file.getvalue()
 
 
@@ -86,6 +87,8 @@ def other_size(content: bytes) -> bytes:
 
 
 TRICKS = [prefix, hidden_entry, within_an_entry, second_entry, outside, folder_outside, other_name, other_size]
+FOLDERS = (("orjson/", ""), ("codec_of_tests.py/", ""), ("programs/", "content"))
+TRICKS += [partial(outside, name=name, text=text) for name, text in FOLDERS]
 
 
 @pytest.mark.parametrize("trick", TRICKS)
