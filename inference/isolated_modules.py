@@ -18,7 +18,7 @@ class IsolatedModules(MetaPathFinder):
     """The modules of one folder, which are imported and found within `imported` alone."""
 
     def __init__(self, folder: Path) -> None:
-        found = {file.stem for file in folder.glob("*.py")} | {file.name for file in folder.iterdir() if file.is_dir()}
+        found = {file.relative_to(folder).parts[0].removesuffix(".py") for file in folder.rglob("*.py")}
         # Every archive contains a part of this package.
         self._names = found - {_top(__name__)} - sys.stdlib_module_names
         self._folder = str(folder)
@@ -55,9 +55,10 @@ class IsolatedModules(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a module at the top of the folder."""
+        """Find a module at the top of the folder. A folder without Python files is none: the host may have one."""
         mine = path is None and fullname not in sys.stdlib_module_names
-        return PathFinder.find_spec(fullname, [self._folder]) if mine else None
+        spec = PathFinder.find_spec(fullname, [self._folder]) if mine else None
+        return spec if spec is not None and (spec.loader is not None or fullname in self._names) else None
 
 
 def _top(name: str) -> str:

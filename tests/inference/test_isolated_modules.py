@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from torchserve_neuron_lstm.inference.isolated_modules import IsolatedModules
@@ -34,3 +35,15 @@ def test_modules_of_one_name_in_two_folders_do_not_meet(tmp_path: Path) -> None:
     assert sys.modules.pop("shared_name") is mine
     assert "shared_helper" not in sys.modules
     assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_a_folder_of_data_hides_no_module_of_the_host(tmp_path: Path) -> None:
+    names = ("host/shared_name/__init__.py", "archive/own_name/module.py", "archive/shared_name/data.txt")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    with IsolatedModules(tmp_path / "archive").imported():
+        sys.path.append(str(tmp_path / "host"))
+        found = [find_spec("shared_name"), find_spec("own_name.module")]
+
+    assert [spec and spec.origin for spec in found] == [str(tmp_path / name) for name in names[:2]]
