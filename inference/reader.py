@@ -40,6 +40,12 @@ _MOST_BYTES = 1 << 24
 _MOST_FACTS = 1 << 13
 """Bytes of the name and other facts of a file in a .tar.gz."""
 _MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
+_DEEPEST = 100
+"""Folders within one another: Python makes and deletes each in a call of its own."""
+_REASONS = {
+    errno.EINVAL: "it names a place before its start",
+    **dict.fromkeys((errno.EEXIST, errno.EISDIR, errno.ENOTDIR), "a file and a folder have the same name"),
+}
 """First bytes of a .mar and of a .tar.gz."""
 
 
@@ -52,7 +58,7 @@ class ArchiveReader:
     """
 
     def __init__(self, path: Path) -> None:
-        if not path.exists():
+        if not (path.is_file() or path.is_dir()):  # a pipe would have to be read twice
             raise ArchiveError(f"there is no archive {path}")
         self.path = path
 
@@ -196,8 +202,8 @@ class ArchiveReader:
     def _extract(self, directory: Path) -> None:
         if is_zip(self.path):
             with zipfile.ZipFile(self.path) as file:
-                if any(".." in name.split("/") for name in file.namelist()):
-                    raise zipfile.BadZipFile("a name leads out of it")
+                if any(".." in name.split("/") or name.count("/") > _DEEPEST for name in file.namelist()):
+                    raise zipfile.BadZipFile(f"a name leads out of it, or into more than {_DEEPEST} folders")
                 self._check_room(directory, sum(entry.file_size for entry in file.infolist()))
                 file.extractall(directory)  # noqa: S202 - zipfile keeps names inside the folder by itself
         elif _is_tar(self.path):
@@ -210,6 +216,8 @@ class ArchiveReader:
     def _fitting(self, member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         self._check_room(Path(path), member.size)
         return tarfile.data_filter(member, path)
+        if member.name.count("/") > _DEEPEST:
+            raise tarfile.ReadError(f"a name leads into more than {_DEEPEST} folders")
 
     def _check_room(self, directory: Path, needed: int) -> None:
         free = disk_usage(directory).free
@@ -223,9 +231,9 @@ class ArchiveReader:
         except DAMAGE as error:
             raise ArchiveError(f"{self.path} is damaged: {str(error) or type(error).__name__}") from error
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno not in _REASONS:
                 raise
-            raise ArchiveError(f"{self.path} is damaged: it names a place before its start") from error
+            raise ArchiveError(f"{self.path} is damaged: {_REASONS[error.errno]}") from error
 
     def _not_an_archive(self) -> ArchiveError:
         with self.path.open("rb") as file:
@@ -241,6 +249,8 @@ class ArchiveReader:
 def is_zip(archive: Path) -> bool:
     """Whether the file is a .mar. Raises `OSError`: it cannot be read, for which `zipfile.is_zipfile` returns False."""
     with archive.open("rb") as file:
+    if archive.is_fifo():  # it would be waited for
+        return False
         file.read(1)
         return zipfile.is_zipfile(file)
 

@@ -70,10 +70,18 @@ def test_a_file_that_is_no_archive_of_ours_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(other, "w") as file_of_other:
         file_of_other.writestr("MAR-INF/MANIFEST.json", "{}")
     beginning.write_bytes(other.read_bytes()[:-30])
+    both, deep, pipe = (tmp_path / name for name in ("both.mar", "deep.mar", "pipe.mar"))
+    for archive, name in ((both, "a/b"), (deep, "b/" * 101)):
+        with zipfile.ZipFile(archive, "w") as file_of_other:
+            file_of_other.writestr("a", "")
+            file_of_other.writestr(name, "")
+    os.mkfifo(pipe)
     expected = {
         tmp_path / "nothing": "there is no archive",
         text: "is not an archive: expected a .mar",
-        cut: "is damaged",
+        pipe: "there is no archive",
+        both: "is damaged: a file and a folder have the same name",
+        **dict.fromkeys((cut, deep), "is damaged"),
         beginning: "is damaged: its end is missing",
         other: "has no variants.json: it was not packaged with --handler neuron_lstm",
     }
@@ -82,10 +90,11 @@ def test_a_file_that_is_no_archive_of_ours_is_refused(tmp_path: Path) -> None:
             pass
 
 
-def test_a_file_that_would_land_outside_is_refused(tmp_path: Path, temporary: Path) -> None:
+@pytest.mark.parametrize("name", ["../outside", "a/" * 101 + "a"], ids=["outside", "deep"])
+def test_a_file_that_would_land_outside_or_too_deep_is_refused(tmp_path: Path, temporary: Path, name: str) -> None:
     archive = tmp_path / "evil.tar.gz"
     with tarfile.open(archive, "w:gz") as file:
-        file.add(__file__, "../outside")
+        file.add(__file__, name)
     with pytest.raises(ArchiveError, match="damaged"), ArchiveReader(archive).unpacked():
         pass
 
