@@ -61,7 +61,7 @@ def read_state_dicts(file: Path) -> dict[str, Weights]:
     """Return every dict of named tensors in a file, by the keys that lead to it, as in `['state_dict']`.
 
     Raises `WeightsError`: the file is damaged, or holds none.
-    Raises `PackagingError`: it is a TorchScript program.
+    Raises `PackagingError`: it is a TorchScript program, or has nested tensors, which have no shape.
     """
     if is_torchscript(file):
         raise PackagingError(
@@ -71,7 +71,10 @@ def read_state_dicts(file: Path) -> dict[str, Weights]:
         )
     is_checkpoint = file.is_file() and file.suffix.lower() in (".pt", ".pth")
     found = dict(_nested(load_checkpoint(file), "", _DEEPEST)) if is_checkpoint else {}
-    return found or {"": read_weights(file)}  # which raises, unless it is an empty state dict
+    found = found or {"": read_weights(file)}  # which raises, unless it is an empty state dict
+    if nested := [name for weights in found.values() for name, one in weights.items() if one.is_nested]:
+        raise PackagingError(f"{file.name} holds nested tensors, save their parts alone: {', '.join(nested[:5])}")
+    return found
 
 
 def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Weights) -> FoundWeights:
@@ -118,6 +121,8 @@ def _without_prefix(key: str, weights: Weights, expected: Weights) -> FoundWeigh
 def is_torchscript(file: Path) -> bool:
     """Whether a file is a program that `torch.jit.save` wrote."""
     try:
+        if file.is_fifo():  # it would be waited for
+            return False
         with zipfile.ZipFile(file) as archive:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -126,6 +127,16 @@ def test_tensors_without_numbers_in_a_row_are_refused(
     content = {**STATE, "weight_hh_l0": odd(STATE["weight_hh_l0"])}
     with pytest.raises(PackagingError, match=rf"weight_hh_l0 \({kind}\).*Save dense tensors"):
         find_weights(saved(tmp_path, content), STATE)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_and_pipes_are_refused(tmp_path: Path) -> None:
+    content = {**STATE, "weight_hh_l0": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}
+    with pytest.raises(PackagingError, match="nested tensors, save their parts alone: weight_hh_l0"):
+        find_weights(saved(tmp_path, content), STATE)
+    os.mkfifo(tmp_path / "pipe.pt")
+    with pytest.raises(WeightsError, match="there is no weights file"):
+        find_weights(tmp_path / "pipe.pt", STATE)
 
 
 def test_a_damaged_checkpoint_is_called_so(tmp_path: Path) -> None:
