@@ -21,7 +21,7 @@ _LARGEST_FILE = 1 << 29  # bytes
 _MOST_COMPLAINTS = 3
 _LONGEST_NOTE = 40  # characters
 _ENTRY = re.compile(r"([0-9]{1,9})(?::([0-9]{1,15}))?")
-_WORKER = re.compile(r"\bW-[0-9]+-(\S+)_[^_\s]+-std(?:out|err)\b")
+_WORKER = re.compile(r"\bW-[0-9]{1,9}-(\S{1,255})_[^_\s]{1,255}-std(?:out|err)\b")
 _PAIRS = re.compile(rf"{LOG_PREFIX}((?:[0-9]{{1,9}}:[0-9]{{1,15}}(?:\s+|$))+)")
 
 

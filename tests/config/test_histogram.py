@@ -126,6 +126,10 @@ def test_what_is_no_length_is_named_with_its_line(data: bytes, said: str) -> Non
     assert len(message) < 400
 
 
+def test_beginnings_of_a_workers_name_take_linear_time() -> None:
+    assert listed("W-1-" * 100_000 + " neuron_lstm lengths 12:3") == {12: 3}
+
+
 @given(st.binary())
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
