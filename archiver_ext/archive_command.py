@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config.diagnostics import printable
 from ..config.file_errors import describe_file_error
 from .archive.workspace import Terminated, raise_on_termination
 
@@ -109,7 +110,7 @@ def _report_exit(end: SystemExit) -> int:
 def _report_base_exception(error: BaseException) -> int:
     """Report an exception that `except Exception` does not catch."""
     at = traceback.extract_tb(error.__traceback__)[-1]
-    sys.stderr.write(
+    _tell(
         f"error: {Path(at.filename).name}, line {at.lineno}, raised {type(error).__name__}: {error}. It is no "
         f"subclass of Exception, so it cannot be handled as an error of the model: derive it from Exception\n"
     )
@@ -125,15 +126,19 @@ def _report_error(error: Exception) -> int:
     if isinstance(error, BrokenPipeError):
         sys.stderr.write("error: the reader of standard output ended before everything was written\n")
     elif isinstance(error, OSError):
-        sys.stderr.write(f"error: {describe_file_error(error)}\n")
+        _tell(f"error: {describe_file_error(error)}\n")
     elif isinstance(error, MemoryError):
         sys.stderr.write(f"error: {str(error) or 'out of memory'}\n")
     elif isinstance(error, _user_errors()):
-        sys.stderr.write(f"error: {error}\n")
+        _tell(f"error: {error}\n")
     else:
-        traceback.print_exception(error)
-        sys.stderr.write(f"error: {type(error).__name__}: {error}\n{_BUG}\n")
+        _tell("".join(traceback.format_exception(error)))
+        _tell(f"error: {type(error).__name__}: {error}\n{_BUG}\n")
     return _FAILED
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(printable(text))  # it may have names from a file of somebody else
 
 
 def _user_errors() -> tuple[type[Exception], ...]:

@@ -53,6 +53,16 @@ def _step(part: str | int, *, first: bool) -> str:
     return part if first else f".{part}"
 
 
+def printable(text: str) -> str:
+    r"""Replace characters that a terminal would obey, or hide, by their escapes; lines stay.
+
+    >>> print(printable("\x1b[31mred\nf\xe9vrier"))
+    \x1b[31mred
+    f\xe9vrier
+    """
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else ascii(sign)[1:-1] for sign in text)
+
+
 def truncate(text: str, longest: int = 60) -> str:
     """Shorten a text to `longest` characters."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

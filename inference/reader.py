@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import struct
 import tarfile
 import zipfile
@@ -39,13 +40,13 @@ _MOST_BYTES = 1 << 24
 """The largest file that is read into memory: far more than a manifest or a list has, and less than a zip bomb."""
 _MOST_FACTS = 1 << 13
 """Bytes of the name and other facts of a file in a .tar.gz."""
-_MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
 _DEEPEST = 100
 """Folders within one another: Python makes and deletes each in a call of its own."""
 _REASONS = {
     errno.EINVAL: "it names a place before its start",
     **dict.fromkeys((errno.EEXIST, errno.EISDIR, errno.ENOTDIR), "a file and a folder have the same name"),
 }
+_MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
 """First bytes of a .mar and of a .tar.gz."""
 
 
@@ -76,8 +77,8 @@ class ArchiveReader:
             is_object = isinstance(json.loads(text), dict)
         except (ValueError, RecursionError) as error:
             raise ArchiveError(f"{self.path} is damaged: {FILE_NAME} is not JSON ({error})") from error
-        if not is_object:
-            raise ArchiveError(f"{self.path} is damaged: {FILE_NAME} is not a JSON object")
+        if not is_object or re.search("[\x7f-\x9f]", text):  # a terminal would obey them, and JSON has no others
+            raise ArchiveError(f"{self.path} is damaged: {FILE_NAME} is not a JSON object, or has control characters")
         return text
 
     def manifest(self) -> Manifest:
@@ -215,9 +216,9 @@ class ArchiveReader:
 
     def _fitting(self, member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         self._check_room(Path(path), member.size)
-        return tarfile.data_filter(member, path)
         if member.name.count("/") > _DEEPEST:
             raise tarfile.ReadError(f"a name leads into more than {_DEEPEST} folders")
+        return tarfile.data_filter(member, path)
 
     def _check_room(self, directory: Path, needed: int) -> None:
         free = disk_usage(directory).free
@@ -248,9 +249,9 @@ class ArchiveReader:
 
 def is_zip(archive: Path) -> bool:
     """Whether the file is a .mar. Raises `OSError`: it cannot be read, for which `zipfile.is_zipfile` returns False."""
-    with archive.open("rb") as file:
     if archive.is_fifo():  # it would be waited for
         return False
+    with archive.open("rb") as file:
         file.read(1)
         return zipfile.is_zipfile(file)
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ...config.diagnostics import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -75,13 +77,13 @@ def check_output(output: Path, given: Path, what: str, option: str = "-o") -> No
 
 def print_line(line: str) -> None:
     """Print a line on standard output at once, as from a command that goes on."""
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{printable(line)}\n")
     sys.stdout.flush()
 
 
 def print_note(note: str) -> None:
     """Print a remark for people on standard error."""
-    sys.stderr.write(f"{note}\n")
+    sys.stderr.write(f"{printable(note)}\n")
 
 
 def tell_unsigned(archive: Path) -> None:

@@ -101,6 +101,8 @@ def test_the_log_of_one_model_is_read(capsys: Capture, folder: Path) -> None:
     assert found["sequences"] == 21
     assert found["proposed"]["lengths"] == [3, 12]
     assert figures(capsys, "model_log.log", "lengths.txt", "--model", "scorer")["sequences"] == 4 + 83
+    (folder / "foreign.log").write_text(LOG.replace("scorer", "\x1b[31mscorer"))
+    assert r"2 models: \x1b[31mscorer, tagger" in failure(capsys, "foreign.log")
 
 
 def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Path) -> None:
