@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .state_places import ComparedTensorPlace, HolderPlace, TensorPlace, TypePlace, version_of
+from .state_places import HolderPlace, TensorPlace, TypePlace, version_of
 from .state_walk import HELD, OF_MODULES, StateWalk
 
 
@@ -46,14 +46,14 @@ class KeptState:
         self._places = walk.places
         always = frozenset(rewritten)
         self._always = [place for place in walk.places if place.name in always]
-        self._tensor_places = [place for place in walk.places if isinstance(place, TensorPlace)]
-        self._tensors = [place.tensor for place in self._tensor_places]
-        self._compared = [place for place in walk.places if isinstance(place, ComparedTensorPlace)]
+        tensors = [place for place in walk.places if isinstance(place, TensorPlace)]
+        self._counted, self._compared = ([p for p in tensors if p.counted is counted] for counted in (True, False))
+        self._tensors = [place.tensor for place in self._counted]
         self._now, self._before = [p.tensor for p in self._compared], [p.original for p in self._compared]
         classes = [place for place in walk.places if isinstance(place, TypePlace)]
         self._typed, self._types = [place.value for place in classes], [place.own for place in classes]
-        seen_at_once = (TensorPlace, ComparedTensorPlace, TypePlace, HolderPlace)
-        self._others = [place for place in walk.places if not isinstance(place, seen_at_once)]
+        at_once = (TensorPlace, TypePlace, HolderPlace)
+        self._others = [place for place in walk.places if not isinstance(place, at_once)]
         holders = [place.holder for place in walk.places if isinstance(place, HolderPlace)]
         self._empty, self._filled = [held for held in holders if not held], [held for held in holders if held]
         of_torch = [held for held in self._filled if isinstance(held, dict) and held.keys() >= OF_MODULES]
@@ -113,7 +113,7 @@ class KeptState:
 
         Writing through `.data` or numpy is not noticed by `restore`.
         """
-        return [place.name for place in self._tensor_places if place.differs()]
+        return [place.name for place in self._counted if place.differs()]
 
 
 def _reader_of_module(attributes: dict[str, Any]) -> itemgetter[tuple[Any, ...]]:

@@ -50,17 +50,13 @@ class Place:
         self._noted = self._look()
 
 
-class _AnyTensorPlace(Place):
-    """A tensor, whose elements are put back."""
+class TensorPlace(Place):
+    """A tensor. torch counts the calls that write into it, but for inference mode and kernels of running statistics."""
 
-    def __init__(self, name: str, tensor: torch.Tensor, original: torch.Tensor | None) -> None:
-        self.tensor = tensor
+    def __init__(self, name: str, tensor: torch.Tensor, original: torch.Tensor | None, *, counted: bool) -> None:
+        self.tensor, self.counted = tensor, counted
         self.original = tensor.detach().clone() if original is None else original
-        super().__init__(name, self._seen, self._put_elements)
-
-    def _seen(self) -> object:
-        """Return what shows a change."""
-        return self.differs()
+        super().__init__(name, partial(version_of, tensor) if counted else self.differs, self._put_elements)
 
     def _put_elements(self) -> None:
         with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
@@ -74,17 +70,6 @@ class _AnyTensorPlace(Place):
             return False
         now, before = self.tensor.detach(), self.original
         return now.shape != before.shape or not torch.equal(bits_of(now), bits_of(before))
-
-
-class TensorPlace(_AnyTensorPlace):
-    """A tensor: torch counts the calls that write into it."""
-
-    def _seen(self) -> object:
-        return version_of(self.tensor)
-
-
-class ComparedTensorPlace(_AnyTensorPlace):
-    """A tensor that is compared: one of inference mode, or running statistics, which kernels write uncounted."""
 
 
 class TypePlace(Place):

@@ -17,7 +17,6 @@ import torch
 
 from .state_places import (
     ClassPlace,
-    ComparedTensorPlace,
     HolderPlace,
     MappingPlace,
     Place,
@@ -97,9 +96,8 @@ class StateWalk:
         return [*held, (own.__name__, own)]
 
     def _tensor(self, name: str, tensor: torch.Tensor) -> Iterable[_Named]:
-        is_uncounted = tensor.is_inference() or name.endswith(_UNCOUNTED)
-        kind = ComparedTensorPlace if is_uncounted else TensorPlace
-        self.places.append(kind(name, tensor, self._originals.get(id(tensor))))
+        counted = not (tensor.is_inference() or name.endswith(_UNCOUNTED))
+        self.places.append(TensorPlace(name, tensor, self._originals.get(id(tensor)), counted=counted))
         return ()
 
     def _script(self, name: str, module: torch.jit.ScriptModule) -> Iterable[_Named]:
