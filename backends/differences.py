@@ -58,21 +58,31 @@ def allowed_rounding(answer: Answer, inputs: Sequence[torch.Tensor], results: Se
 
 
 def change_with(
-    shares: Sequence[float], answer: Answer, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+    shares: Sequence[float],
+    answer: Answer,
+    inputs: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    seed: int = 0,
 ) -> list[float]:
     """Return the change of each result if floats move by shares of the largest one, some up and others down.
 
-    It is infinite for whole numbers that change. Each share is tried in two opposite directions.
+    It is infinite for whole numbers that change, and where other elements are finite. Each share is tried in two
+    opposite directions.
     """
-    ways = [(seed, each) for seed, share in enumerate(shares) for each in (share, -share)]
-    moved = [answer([_moved(tensor, each, seed) for tensor in inputs]) for seed, each in ways]
-    return [max(_change(result, other) for other in others) for result, *others in zip(results, *moved)]
+    ways = [(seed + place, each) for place, share in enumerate(shares) for each in (share, -share)]
+    moved = [answer([_moved(tensor, each, draw) for tensor in inputs]) for draw, each in ways]
+    return [max(_change_or_overflow(result, other) for other in others) for result, *others in zip(results, *moved)]
+
+
+def _change_or_overflow(result: torch.Tensor, other: torch.Tensor) -> float:
+    same = result.shape == other.shape and torch.equal(result.isfinite(), other.isfinite())
+    return _change(result, other) if same else math.inf
 
 
 def _moved(tensor: torch.Tensor, share: float, seed: int) -> torch.Tensor:
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return tensor
-    largest = float(tensor.abs().max()) or 1.0
+    largest = float(tensor.nan_to_num(0, 0, 0).abs().max()) or 1.0
     return torch.where(_half(tensor, seed), tensor + share * largest, tensor - share * largest)
 
 

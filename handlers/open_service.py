@@ -99,7 +99,7 @@ def _shadowed(archive: LoadedArchive, directory: Path) -> ShadowedModel | None:
         return None
     from .runtime.shadow import ShadowedModel, own_answer
 
-    return ShadowedModel(archive, settings, own_answer(directory, archive.manifest, settings, archive.own))
+    return ShadowedModel(archive, settings, own_answer(directory, archive.manifest, settings))
 
 
 def _with_counts(batch: BatchMetrics, shadowed: ShadowedModel) -> BatchMetrics:

@@ -135,7 +135,8 @@ class UnloadedArchive:
         self.version = reader.model_version()
         self.manifest = reader.manifest()
         # Clients read the reason: folders are the host's.
-        self._reason = re.sub(r"(?<!\w)/([^\s/]+/)*", "", reason)
+        known = reason.replace(f"{Path(settings.archive).parent}/", "")
+        self._reason = re.sub(r"(?<![\w:/])/([^\s/]+/)+", "", known)
 
     async def respond(self, request: RawRequest) -> RawResponse:
         """Refuse the request with 503: another replica may have the model."""

@@ -26,6 +26,8 @@ from .user_code import end_error, is_interrupt, user_modules
 Tensors = tuple[torch.Tensor, ...]
 Answer = Callable[[Sequence[torch.Tensor], int], Tensors]
 """A function of the tensors of a request and its timesteps."""
+_TURN = threading.RLock()
+"""Held while the user's code runs."""
 
 
 class OwnProgram:
@@ -40,10 +42,8 @@ class OwnProgram:
         importing: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.model, self.state = model, state
-        self.turn = threading.RLock()
-        """Held by a call. Two models of one file, as that of a shadow, share its globals: they have one lock."""
         self.default_dtype = torch.get_default_dtype()
-        """That of torch in calls. It is one of the process, so it is put back after each."""
+        """That of torch in calls."""
         self._importing = importing
         self._makers = tuple(argument_makers(description).items())
         self._batch_dims = [spec.batch_dim for spec in inputs]
@@ -63,7 +63,7 @@ class OwnProgram:
         Raises `RuntimeError`: the code called sys.exit(), or raised what is no `Exception`; or whatever it raises.
         """
         lengths = [length] * rows
-        with torch.no_grad(), self.turn, self._importing(), default_dtype(self.default_dtype):
+        with torch.no_grad(), self._importing(), default_dtype(self.default_dtype):
             try:
                 returned = self.model(**{name: make(tensors, lengths) for name, make in self._makers})
                 if type(returned) is torch.Tensor and returned.layout is torch.strided and not returned.is_quantized:
@@ -119,7 +119,7 @@ def row_of(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
         if tensor.numel():
             raise RuntimeError(f"the model returned {spec.name} as {tensor.dtype}, the archive declares {spec.dtype}")
         tensor = tensor.to(torch_dtype(spec))  # an empty list has no dtype
-    if tensor.dim() == 0 and len(spec.shape) == 1 and spec.batch_dim is None:
+    if tensor.dim() == 0 and spec.shape == (1,):
         tensor = tensor.unsqueeze(0)
     if tensor.dim() != len(spec.shape):
         raise RuntimeError(
@@ -160,13 +160,17 @@ def load_own_model(
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default dtype in this context; after it, it is what it was before, whatever the user's code sets."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+    """Set torch's default dtype in this context; after it, it is what it was before, whatever the user's code sets.
+
+    It is one of the process. Models of one file, as that of a shadow, share its globals. So they take turns.
+    """
+    with _TURN:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 def _model_of(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import queue
 import random
+import secrets
 import threading
 import time
 from collections import Counter
@@ -28,15 +30,15 @@ from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
 from ...config.own_model import Shadow
 from .loader import ServedModel
-from .own_model import Answer, OwnProgram, load_own_model
+from .own_model import Answer, load_own_model
 from .user_code import working_directory
 
 _log = logging.getLogger(__name__)
 _MOST_WAITING = 8  # comparisons: they take longer than answers, so more are dropped
 _UNTIL_SENT_SECONDS = 0.01  # from an answer to its comparison
 _NICENESS = 10  # steps below the priority of the worker
-_SHARES = (1e-2, 1e-3, 1e-4, 1e-5)
-"""Changes of the values of a request. A threshold within the answer shows at one of them."""
+_SHARES = (1e-2, 1e-3, 1e-4, 1e-5) * 4
+"""Changes of the values of a request. A threshold within the answer shows at one of them, a tie at one draw."""
 _OVERFLOWING = 1e18
 """Values whose sums and products may overflow. Any client can send them, so they change nothing but counts."""
 _LAST_SECONDS = 5.0  # the end of the process waits no longer for a comparison
@@ -51,7 +53,7 @@ class _Comparison(NamedTuple):
 class ShadowedModel:
     """A lowered model, and the thread that compares a share of its answers with those of its own code.
 
-    With `on_difference: model`, that code answers all requests after the first difference.
+    With `on_difference: model`, that code answers all requests after the first certain difference.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class ShadowedModel:
             self._counts.update(more)
 
     def _compare_all(self) -> None:
-        """Compare answers until the end; with `on_difference: model`, until the first difference."""
+        """Compare answers until the end; with `on_difference: model`, until the first certain one."""
         with suppress(AttributeError, OSError):  # not every system has priorities of threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while (one := self._waiting.get()) is not None:
@@ -162,7 +164,8 @@ class ShadowedModel:
             return False
         try:
             expected = self._answer(one.tensors, one.length)
-            explained = change_with(_SHARES, lambda x: self._answer(x, one.length), one.tensors, expected)
+            seed = secrets.randbits(31)
+            explained = change_with(_SHARES, lambda x: self._answer(x, one.length), one.tensors, expected, seed)
         except Exception:  # noqa: BLE001 - the user's code
             return False
         return _worst(one.outputs, expected, explained, self.manifest) is not None
@@ -196,15 +199,13 @@ def _worst(outputs: Tensors, expected: Tensors, rounding: Sequence[float], manif
     for spec, ours, theirs, allowed in zip(manifest.outputs, outputs, expected, rounding):
         atol, rtol = manifest.tolerance if theirs.is_floating_point() else (0.0, 0.0)
         error, ratio = difference(ours, theirs, (atol + allowed, rtol))
-        if ratio > 1 and (worst is None or error > worst[1]):
+        if ratio > 1 and allowed < math.inf and (worst is None or error > worst[1]):
             worst = spec, error
     return worst
 
 
-def own_answer(directory: Path, manifest: Manifest, settings: Shadow, beside: Optional[OwnProgram] = None) -> Answer:
+def own_answer(directory: Path, manifest: Manifest, settings: Shadow) -> Answer:
     """Load the model of an unpacked archive; returns the function by which its own code answers.
-
-    `beside` is the model that answers short sequences: the two are called one after the other.
 
     Raises `RuntimeError`: it cannot be made here.
     """
@@ -212,6 +213,4 @@ def own_answer(directory: Path, manifest: Manifest, settings: Shadow, beside: Op
     weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
     importing = partial(working_directory, directory)
     program = load_own_model(settings.model, manifest.inputs, directory, weights, importing)
-    if beside is not None:
-        program.turn = beside.turn
     return program.answering(manifest.outputs)

@@ -6,10 +6,10 @@ import random
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from functools import partial
 from itertools import chain
 from operator import attrgetter
+from types import MemberDescriptorType
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 _LARGEST_ARRAY = 1 << 20
 """Bytes of a numpy array that is compared after each request."""
 
-_UNSET = object()
+UNSET = object()
 
 version_of = attrgetter("_version")
 """The number of calls that have written into a tensor, as torch counts them."""
@@ -26,7 +26,7 @@ version_of = attrgetter("_version")
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a tensor, in which NaN equals itself."""
-    flat = tensor.contiguous().reshape(-1)
+    flat = tensor.resolve_conj().contiguous().reshape(-1)
     return flat.view(torch.uint8) if flat.numel() else flat
 
 
@@ -107,30 +107,53 @@ class MappingPlace(HolderPlace):
 
 
 class SlotPlace(Place):
-    """A slot of an object, which can be unset."""
+    """A slot of an object, which can be unset. A class can have made it read-only, or hidden it."""
 
-    def __init__(self, name: str, value: Any, slot: str) -> None:
-        self._value, self._slot, self._before = value, slot, getattr(value, slot, _UNSET)
-        super().__init__(name, lambda: id(getattr(value, slot, _UNSET)), self._put_object)
+    def __init__(self, name: str, value: Any, slot: MemberDescriptorType) -> None:
+        self._value, self._slot, self.before = value, slot, _held(slot, value)
+        super().__init__(name, lambda: id(_held(slot, value)), self._put_object)
 
     def _put_object(self) -> None:
-        if self._before is not _UNSET:
-            setattr(self._value, self._slot, self._before)
-        elif hasattr(self._value, self._slot):
-            delattr(self._value, self._slot)
+        if self.before is not UNSET:
+            self._slot.__set__(self._value, self.before)
+        elif _held(self._slot, self._value) is not UNSET:
+            self._slot.__delete__(self._value)
+
+
+def _held(slot: MemberDescriptorType, value: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:
+        return UNSET
 
 
 class ScriptPlace(Place):
-    """An attribute of a TorchScript program that is no tensor. Reading it makes a copy."""
+    """An attribute of a TorchScript program that is no buffer. Reading it makes a copy, but of tensors."""
 
     def __init__(self, name: str, part: Any, own: str) -> None:
-        before = part.getattr(own)
-        super().__init__(name, lambda: _plain(part.getattr(own)), lambda: part.setattr(own, deepcopy(before)))
+        self._part, self._own = part, own
+        self._leaves, self._spec = pytree.tree_flatten(part.getattr(own))
+        self._leaves = [_copy(leaf) for leaf in self._leaves]
+        super().__init__(name, self._is_other, self._put_value)
+
+    def _is_other(self) -> bool:
+        leaves, spec = pytree.tree_flatten(self._part.getattr(self._own))
+        return spec != self._spec or not all(map(_equal, leaves, self._leaves))
+
+    def _put_value(self) -> None:
+        self._part.setattr(self._own, pytree.tree_unflatten([_copy(leaf) for leaf in self._leaves], self._spec))
 
 
-def _plain(value: Any) -> list[Any]:
-    leaves = pytree.tree_leaves(value)
-    return [bits_of(leaf).tolist() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+def _copy(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return bool(one == other)
+    if one.layout is not torch.strided or other.layout is not torch.strided:
+        return one.layout is other.layout
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits_of(one), bits_of(other))
 
 
 class ClassPlace(HolderPlace):
@@ -161,6 +184,8 @@ def array_place(name: str, value: Any) -> Place | None:
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray) or value.nbytes > _LARGEST_ARRAY:
         return None
+    if not value.flags.writeable:
+        return None
     before = value.copy()
     return Place(name, value.tobytes, lambda: value.__setitem__(..., before))
 
@@ -170,7 +195,7 @@ def generator_place(name: str, value: Any) -> Place | None:
     if isinstance(value, torch.Generator):
         state = value.get_state()
         return Place(name, lambda: value.get_state().tolist(), lambda: value.set_state(state))
-    if isinstance(value, random.Random):
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return Place(name, value.getstate, partial(value.setstate, value.getstate()))
     if type(value).__module__.startswith("numpy.random") or type(value).__module__ == "mtrand":
         if hasattr(value, "get_state"):  # with the second number of a pair, which the generator of bits has not

@@ -7,15 +7,25 @@ from argparse import Namespace
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from copyreg import _slotnames  # type: ignore[attr-defined]  # typeshed leaves it out
-from functools import _lru_cache_wrapper, partial
-from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from functools import _lru_cache_wrapper, partial, partialmethod
+from itertools import chain
+from types import (
+    BuiltinMethodType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import torch
+from torch.utils import _pytree as pytree
 
 from .state_places import (
+    UNSET,
     ClassPlace,
     HolderPlace,
     MappingPlace,
@@ -35,10 +45,11 @@ HELD = ("_parameters", "_buffers", "_modules")
 """Attributes of a module of torch that hold what is set as others."""
 _WITH_ATTRIBUTES = (torch.nn.Module, ModuleType, type, FunctionType, staticmethod, classmethod, MethodType)
 """Kinds of objects whose attributes are noted as those of their kind, or belong to others."""
-_OF_PYTHON = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap, WeakKeyDictionary)
+_OF_PYTHON = (
+    *(SimpleNamespace, Namespace, UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary, WeakSet),
+)
 """Kinds of Python's own objects with attributes."""
 _VALUES = (str, int, float, bool, complex, bytes, type(None))
-_OF_SCRIPTS = (torch.Tensor, torch.ScriptObject)
 _UNCOUNTED = ("running_mean", "running_var")
 """Names of buffers into which kernels write without counting it."""
 
@@ -89,31 +100,36 @@ class StateWalk:
 
     def _class_and_slots(self, name: str, value: Any) -> Iterable[_Named]:
         """Note the class of an object of the user's, and its slots."""
-        self.places.append(TypePlace(name, value))
-        own, slots = type(value), _slotnames(type(value))
-        self.places += [SlotPlace(f"{name}.{slot}", value, slot) for slot in slots]
-        held = [(f"{name}.{slot}", getattr(value, slot)) for slot in slots if hasattr(value, slot)]
-        return [*held, (own.__name__, own)]
+        own = type(value)
+        members = [vars(cls).items() for cls in own.__mro__ if "__slots__" in vars(cls)]
+        slots = [(f"{name}.{slot}", one) for slot, one in chain(*members) if isinstance(one, MemberDescriptorType)]
+        places = [SlotPlace(full_name, value, slot) for full_name, slot in slots]
+        self.places += [TypePlace(name, value), *places]
+        return [*((place.name, place.before) for place in places if place.before is not UNSET), (own.__name__, own)]
 
     def _tensor(self, name: str, tensor: torch.Tensor) -> Iterable[_Named]:
-        counted = not (tensor.is_inference() or name.endswith(_UNCOUNTED))
+        is_strided = tensor.layout is torch.strided
+        if is_strided and any(stride == 0 < size - 1 for stride, size in zip(tensor.stride(), tensor.shape)):
+            return ()  # a view of fewer elements: nothing can be written into it
+        if tensor.is_inference() and not is_strided:
+            return ()
+        counted = not (tensor.is_inference() or (is_strided and name.endswith(_UNCOUNTED)))
         self.places.append(TensorPlace(name, tensor, self._originals.get(id(tensor)), counted=counted))
         return ()
 
     def _script(self, name: str, module: torch.jit.ScriptModule) -> Iterable[_Named]:
         """Note the tensors; each buffer, in whose place a call may set another tensor; and what its code names else."""
+        code = module._c.dump_to_str(True, False, False)  # noqa: SLF001 - nothing else tells of attributes
+        written, named = ({*re.findall(rf'{kind}Attr\[name="(\w+)"', code)} for kind in ("Set", ""))
+        known = {tensor.data_ptr() for tensor in (*module.buffers(), *module.parameters())}
         for path, part in module.named_modules():
             for own, tensor in part.named_buffers(recurse=False):
                 full_name = ".".join(filter(None, (name, path, own)))
                 look = partial(lambda part, own: id(getattr(part, own)), part, own)
                 self.places.append(Place(full_name, look, partial(setattr, part, own, tensor)))
-            held = part._c  # noqa: SLF001 - nothing else tells of attributes that are no tensors
-            code = held.dump_to_str(True, False, False)
-            written = {*re.findall(r'SetAttr\[name="(\w+)"', code)}
-            for own in filter(held.hasattr, {*re.findall(r'Attr\[name="(\w+)"', code)}):
-                value = held.getattr(own)
-                can_grow = isinstance(value, (list, dict)) and own != "_flat_weights"  # those of a recurrent layer
-                if can_grow or (own in written and not isinstance(value, _OF_SCRIPTS)):
+            held = part._c  # noqa: SLF001 - nothing else tells of attributes that are no buffers
+            for own in filter(held.hasattr, named):
+                if _can_change(held.getattr(own), known, is_set=own in written):
                     self.places.append(ScriptPlace(".".join(filter(None, (name, path, own))), held, own))
         return [(f"{name}.{own}", tensor) for own, tensor in (*module.named_buffers(), *module.named_parameters())]
 
@@ -168,8 +184,9 @@ class StateWalk:
         return [(name, function) for function in (value.fget, value.fset, value.fdel)]
 
     def _cache(self, name: str, function: Any) -> Iterable[_Named]:
-        """Note a function with a cache, which is emptied."""
-        self.places.append(Place(name, function.cache_info, function.cache_clear))
+        """Note a function of the user's with a cache, which is emptied after a request that filled it."""
+        if function.__module__ in self._own:
+            self.places.append(Place(name, lambda: function.cache_info()[1::2], function.cache_clear))
         return [(name, function.__wrapped__)]
 
     def _partial(self, name: str, call: partial[Any]) -> Iterable[_Named]:
@@ -198,9 +215,18 @@ class StateWalk:
         (type, _class),
         (FunctionType, _function),
         ((staticmethod, classmethod, MethodType, BuiltinMethodType), _method),
-        (partial, _partial),
+        ((partial, partialmethod), _partial),
         (property, _property),
         (MappingProxyType, _entries),
         (_lru_cache_wrapper, _cache),
     )
     """Functions that note an object, by its kind; the first kind that fits counts."""
+
+
+def _can_change(value: Any, known: set[int], *, is_set: bool) -> bool:
+    """Whether a program can change an attribute. The tensors at `known` addresses are noted by themselves."""
+    if isinstance(value, torch.ScriptObject):
+        return False
+    tensors = [leaf for leaf in pytree.tree_flatten(value)[0] if isinstance(leaf, torch.Tensor)]
+    is_known = bool(tensors) and all(tensor.data_ptr() in known for tensor in tensors)
+    return not is_known and (is_set or bool(tensors) or isinstance(value, (list, dict)))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -37,6 +38,16 @@ class Slotted:
 
 class Slots(list):
     __slots__ = ("most",)
+
+
+class Frozen:
+    __slots__ = ("a",)
+
+    def __init__(self, a):
+        object.__setattr__(self, "a", a)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
 
 
 class Number(float):
@@ -117,9 +128,22 @@ class Model(nn.Module):
         self.keys = {file.Counter(): 1}
         self.proxy = MappingProxyType({"a": [1]})
         self.numpy = np.random.RandomState(1)
+        self.frozen_object = file.Frozen(1)
+        self.weak: WeakSet[Any] = WeakSet()
+        self.system = random.SystemRandom()  # has no state
+        self.expanded = torch.zeros(2, 1).expand(2, 3)
         self.script = torch.jit.script(Counting())
         with torch.inference_mode():
             self.constant = torch.zeros(2)
+
+
+class Child(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Any = torch.jit.Attribute(0, int)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
 
 
 class Counting(nn.Module):
@@ -128,9 +152,16 @@ class Counting(nn.Module):
         self.count: Any = torch.jit.Attribute(0, int)
         self.sums: Any = torch.jit.Attribute([0.5], list[float])
 
+        self.keys: Any = torch.jit.Attribute({0: 1}, dict[int, int])
+        self.last: Any = torch.jit.Attribute(torch.zeros(2), torch.Tensor | None)
+        self.child = Child()
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.count += 1
         self.sums.append(float(x.sum()))
+        self.keys = {self.count: 1}
+        self.last = x
+        self.child.count += 1
         return x
 
 
@@ -190,6 +221,11 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "second number of a pair": (lambda m: m.numpy.normal(), lambda m: m.numpy.get_state()),
     "attribute of a program": (lambda m: m.script(torch.ones(2)), lambda m: m.script.count),
     "list of a program": (lambda m: m.script(torch.ones(2)), lambda m: m.script.sums),
+    "keys of a program": (lambda m: m.script(torch.ones(2)), lambda m: m.script.keys),
+    "tensor of a program": (lambda m: m.script(torch.ones(2)), lambda m: m.script.last),
+    "attribute of a part": (lambda m: m.script(torch.ones(2)), lambda m: m.script.child.count),
+    "frozen object": (lambda m: object.__setattr__(m.frozen_object, "a", 2), lambda m: m.frozen_object.a),
+    "weak set": (lambda m: m.weak.add(m), lambda m: len(m.weak)),
     "options": (lambda m: setattr(m.file.OPTIONS, "scale", 2), lambda m: m.file.OPTIONS),
     "hook": (lambda m: m.layer.register_forward_hook(print), lambda m: [*m.layer._forward_hooks.values()]),
     "object of a method": (lambda m: m.add(), lambda m: m.add.__self__.value),

@@ -55,10 +55,8 @@ def program(model: torch.nn.Module) -> OwnProgram:
     return OwnProgram(model, described({"x": {"input": 0}}), inputs, KeptState(model, [], {}))
 
 
-def test_two_models_of_one_file_answer_one_after_the_other() -> None:
+def test_two_models_answer_one_after_the_other() -> None:
     programs = [program(Alone()), program(Alone())]
-    programs[1].turn = programs[0].turn
-
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda number: programs[number % 2]([torch.zeros(1, 3)])[0], range(16)))
 

@@ -195,7 +195,11 @@ def jumps(request: Sequence[torch.Tensor], length: int) -> Tensors:
     return ((request[0] > 0.7 - 1e-4).float(),)
 
 
-@pytest.mark.parametrize("answer", [fails, jumps])
+def overflows(request: Sequence[torch.Tensor], length: int) -> Tensors:
+    return (torch.exp(request[0] + 88.02283),)
+
+
+@pytest.mark.parametrize("answer", [fails, jumps, overflows])
 def test_a_request_that_a_client_can_look_for_does_not_change_the_code_that_answers(answer: Any) -> None:
     with shadowed(answer, "model") as model:
         model.observe([torch.tensor([0.7])], 1, (torch.tensor([0.0]),))
@@ -233,6 +237,15 @@ def test_rounding_errors_of_large_values_are_no_difference(ours: float, is_worse
     )
 
     assert (found is not None) == is_worse
+
+
+def test_a_missing_value_does_not_hide_a_difference() -> None:
+    x = torch.tensor([1.0, float("nan"), 3.0, 2.0])
+
+    def place(request: Sequence[torch.Tensor], length: int) -> Tensors:
+        return (request[0].nan_to_num(0).argmax().reshape(1),)
+
+    assert worst_difference(place, [x], 4, (torch.tensor([0]),), FakeModel().manifest) is not None
 
 
 @pytest.mark.parametrize(("signal", "is_worse"), [("constant", False), ("zeros", False), ("rising", True)])
