@@ -57,8 +57,11 @@ def wrap(archiver: ModuleType, archive: Archive | None = None) -> None:
 
 def _choosing(stock: PackageModel, archive: Archive) -> PackageModel:
     def package_model(config: Any, manifest: str) -> Any:
-        _reject_misspelt(config.handler)
-        if config.handler != HANDLER:
+        handler = config.handler
+        if handler != HANDLER:
+            # Our own name with a hyphen is refused, unless the user has such a file.
+            if handler.replace("-", "_") == HANDLER and not os.path.exists(handler):  # noqa: PTH110 - this file is imported at each start of Python
+                raise SystemExit(f"error: --handler {handler}: the name has an underscore; write --handler {HANDLER}")
             return stock(config, manifest=manifest)
         if code := archive(config, manifest):
             raise SystemExit(code)
@@ -66,12 +69,6 @@ def _choosing(stock: PackageModel, archive: Archive) -> PackageModel:
 
     setattr(package_model, _MARK, True)
     return package_model
-
-
-def _reject_misspelt(handler: str) -> None:
-    """Refuse our own name with a hyphen, unless the user has such a file."""
-    if handler != HANDLER and handler.replace("-", "_") == HANDLER and not os.path.exists(handler):  # noqa: PTH110 - this file is imported at each start of Python
-        raise SystemExit(f"error: --handler {handler}: the name has an underscore; write --handler {HANDLER}")
 
 
 def _archive(config: Any, manifest: str) -> int:

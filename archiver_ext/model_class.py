@@ -42,7 +42,9 @@ def load_class(file: Path, name: str | None = None, tell: Tell = tell_nothing) -
     if name is not None:
         return _named(module, file, name, defined)
     if not defined:
-        return _class_of(_function_of(module, file))
+        function = _function_of(module, file)
+        members = {"__doc__": function.__doc__, "__module__": function.__module__, "forward": staticmethod(function)}
+        return type(function.__name__, (torch.nn.Module,), members)
     if len(defined) == 1:
         return next(iter(defined.values()))
     served = {name: model.forward is not torch.nn.Module.forward for name, model in defined.items()}
@@ -93,12 +95,6 @@ def _function_of(module: ModuleType, file: Path) -> FunctionType:
             f"model is ambiguous: begin the names of the others with an underscore"
         )
     return found[0]
-
-
-def _class_of(function: FunctionType) -> _Model:
-    """A model class without weights that computes the function, with its name and arguments."""
-    members = {"__doc__": function.__doc__, "__module__": function.__module__, "forward": staticmethod(function)}
-    return type(function.__name__, (torch.nn.Module,), members)
 
 
 def outermost_class(source: str, served: Mapping[str, bool]) -> str | None:

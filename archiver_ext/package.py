@@ -80,8 +80,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
     """
     destination = model_archiver.check_destination(flags, quiet=True)
     files = model_archiver.given_files(flags)
-    config_file = Path(_checked_config_file(flags))
-    config = load_config(config_file)
+    config = load_config(Path(_checked_config_file(flags)))
     engines, rejected = candidate_engines(config)
     with private_directory() as private, temporary_files_in(private), versions.enable_emulation():
         staged, work = private / "staged", private / "work"
@@ -113,23 +112,15 @@ def _checked_config_file(flags: model_archiver.Flags) -> str:
             "--serialized-file as a state dict; or a function of tensors. Only a TorchScript program, which "
             "torch.jit.save has written as the --serialized-file, needs no such file"
         )
-    _check_extra_files(flags.extra_files or "")
-    _check_module_names([flags.model_file or "", *(flags.extra_files or "").split(",")])
-    return flags.config_file
-
-
-def _check_module_names(files: Sequence[str]) -> None:
-    """Refuse a file that Python would import in the place of a library's."""
-    for file in map(Path, files):
-        if file.suffix == ".py" and file.stem in {*sys.stdlib_module_names, *_LIBRARIES}:
-            raise PackagingError(f"{file.name} has the name of a library, which servers import: rename it")
-
-
-def _check_extra_files(given: str) -> None:
-    for name in filter(None, given.split(",")):
+    extra_files = (flags.extra_files or "").split(",")
+    for name in filter(None, extra_files):
         if not Path(name).exists() and not glob.has_magic(name):
             blanks = ": write the commas without blanks" if name != name.strip() else ""
             raise PackagingError(f"--extra-files: there is no file or folder {name.strip()}{blanks}")
+    for file in map(Path, [flags.model_file or "", *extra_files]):
+        if file.suffix == ".py" and file.stem in {*sys.stdlib_module_names, *_LIBRARIES}:
+            raise PackagingError(f"{file.name} has the name of a library, which servers import: rename it")
+    return flags.config_file
 
 
 @dataclass(frozen=True)
@@ -175,8 +166,7 @@ class _Packaging:
             *_, cause = str(error).strip().splitlines()
             raise PackagingError(f"--serialized-file {file.name} cannot be loaded: {cause}") from error
         check_finite(model, file.name)
-        build = BuildInput(self.tree, None, self.config, self._threads)
-        return package_own_model(build, model, file, refusal, ())
+        return package_own_model(BuildInput(self.tree, None, self.config, self._threads), model, file, refusal, ())
 
     def _lowered(self) -> PackagingResult:
         """Lower, compile, verify and measure; leave the tree with the selected engine."""

@@ -32,18 +32,13 @@ def _affinity() -> int:
 
 def _quotas(control_groups: Path, membership: Path) -> Iterator[float]:
     """Yield the quota in cores of every control group that this process is in."""
-    for controllers, path in _memberships(membership):
-        if not controllers:
+    lines = [line.split(":", 2) for line in _read(membership).splitlines()]  # like `4:cpu,cpuacct:/docker/x`
+    for controllers, path in ((line[1], PurePosixPath(line[2])) for line in lines if len(line) == 3):
+        if not controllers:  # version 2
             yield from _along(control_groups, path, _quota_v2)
         elif "cpu" in controllers.split(","):
             for mounted in (control_groups / "cpu", control_groups / controllers):
                 yield from _along(mounted, path, _quota_v1)
-
-
-def _memberships(file: Path) -> list[tuple[str, PurePosixPath]]:
-    """Return (controllers, path) for each line like `4:cpu,cpuacct:/docker/x`. Version 2 has no controllers."""
-    lines = [line.split(":", 2) for line in _read(file).splitlines()]
-    return [(line[1], PurePosixPath(line[2])) for line in lines if len(line) == 3]
 
 
 def _along(root: Path, path: PurePosixPath, quota: Callable[[Path], float | None]) -> Iterator[float]:

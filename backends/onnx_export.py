@@ -105,7 +105,11 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
     assert exported is not None
     model = exported.model_proto
     model.ir_version = min(model.ir_version, _IR)
-    _drop_metadata(model)
+    # The origin of each node is nine tenths of the file, and paths of the packaging machine.
+    model.graph.ClearField("value_info")
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
     return model
 
 
@@ -173,14 +177,6 @@ def _silent() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
-
-
-def _drop_metadata(model: Any) -> None:
-    """Remove the origin of each node: nine tenths of the file, and paths of the packaging machine."""
-    model.graph.ClearField("value_info")
-    for node in model.graph.node:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
 
 
 def externalize_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:

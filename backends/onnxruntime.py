@@ -89,8 +89,7 @@ def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict
     options.add_external_initializers(list(values), list(values.values()))
     for name in json.loads((directory / _AS_THEY_ARE).read_text(encoding="utf-8")):
         options.add_initializer(name, values[name])
-    graph = str(directory / GRAPH)
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"]), values
+    return onnxruntime.InferenceSession(str(directory / GRAPH), options, providers=["CPUExecutionProvider"]), values
 
 
 class _Program:

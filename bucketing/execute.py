@@ -42,8 +42,7 @@ def execute(
         padded = _padded_inputs(call, requests, lengths, inputs, takes_lengths, pad)
         results = run(call.bucket, padded)
         check_outputs(results, outputs, call.bucket)
-        own_lengths = [lengths[row] for row in call.rows]
-        parts = _parts(results, outputs, own_lengths, padded)
+        parts = _parts(results, outputs, [lengths[row] for row in call.rows], padded)
         outputs_of.update(zip(call.rows, zip(*parts)))
     if sorted(outputs_of) != list(range(len(requests))):
         raise InvariantError(f"the plan for {len(requests)} requests contains {sorted(outputs_of)}")

@@ -109,8 +109,7 @@ def execute_chunks(
     """
     if not requests:
         return []
-    batch = ChunkedExecution(plan, requests, lengths, signature, run, pad, chain=chain)
-    return _execute_plan(plan, batch)
+    return _execute_plan(plan, ChunkedExecution(plan, requests, lengths, signature, run, pad, chain=chain))
 
 
 def resume_chunks(
@@ -178,8 +177,7 @@ class ChunkedExecution:
         self.total_lengths = self._whole(resumed) if resumed else self.lengths
         _check_plan(plan, order, self.index, self.lengths)
         rows = max(self.index[call.rows[0]] + call.bucket.batch for call in (*plan.calls, *plan.heads))
-        timesteps = max(call.start + call.bucket.length for call in plan.calls)
-        self.size = Bucket(rows, timesteps)
+        self.size = Bucket(rows, max(call.start + call.bucket.length for call in plan.calls))
         self.inputs = [
             pad([requests[row][position] for row in order], spec, self.size)
             for position, spec in enumerate(signature.inputs)
@@ -258,8 +256,7 @@ class ChunkedExecution:
         if not specs:
             return [()] * len(self.lengths)
         cut = unpad if self.outputs_are_borrowed else unpadded_views
-        parts = [cut(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs)]
-        return list(zip(*parts))
+        return list(zip(*(cut(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs))))
 
     def _state(self, call: ProgramCall) -> list[torch.Tensor]:
         return list(map(self._part, self.carried, self.carried_specs, repeat(call)))

@@ -80,7 +80,8 @@ def _names_taken_twice(given: Mapping[str, Any], inputs: Sequence[Any]) -> Itera
     for name in lengths:
         if name in inputs:
             yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {name}"
-    mask = _name_of_mask(given)
+    mask = given.get("mask")
+    mask = mask.name if isinstance(mask, MaskConfig) else as_mapping(mask).get("name", mask)
     if isinstance(mask, str) and (mask in inputs or mask in lengths):
         yield ("mask",), f"expected another argument of forward() than {mask}, which is named above"
     names = [str(name) for name in (*lengths, mask, *inputs)]
@@ -102,11 +103,6 @@ def _names_of_lengths(given: Mapping[str, Any]) -> tuple[str, ...]:
         return lengths.names
     names = as_mapping(lengths).get("names", lengths)
     return tuple(name for name in (names if isinstance(names, list) else [names]) if isinstance(name, str))
-
-
-def _name_of_mask(given: Mapping[str, Any]) -> Any:
-    mask = given.get("mask")
-    return mask.name if isinstance(mask, MaskConfig) else as_mapping(mask).get("name", mask)
 
 
 def _axes_and_buckets(given: Mapping[str, Any], shapes: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

@@ -29,11 +29,8 @@ class ConfigError(ValueError):
     def __init__(self, source: str, problems: Iterable[Diagnostic]) -> None:
         self.source = source
         self.diagnostics = tuple(sorted(set(problems), key=lambda one: (one.line, one.path, one.message)))
-        super().__init__("\n".join(self._sentence(problem) for problem in self.diagnostics))
-
-    def _sentence(self, problem: Diagnostic) -> str:
-        where = f"{self.source}:{problem.line}"
-        return ": ".join(part for part in (where, problem.path, problem.message) if part)
+        parts = ((f"{source}:{one.line}", one.path, one.message) for one in self.diagnostics)
+        super().__init__("\n".join(": ".join(filter(None, each)) for each in parts))
 
 
 def format_path(location: Location) -> str:

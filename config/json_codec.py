@@ -211,8 +211,7 @@ def _read_list(kind: Any, value: Any, path: str) -> tuple[Any, ...]:
     kinds = _item_types(kind, len(items))
     if len(kinds) != len(items):
         raise JsonError(f"{path}: expected {len(kinds)} values, got {len(items)}")
-    pairs = enumerate(zip(kinds, items))
-    return tuple(_read(each, item, f"{path}[{index}]") for index, (each, item) in pairs)
+    return tuple(_read(each, item, f"{path}[{index}]") for index, (each, item) in enumerate(zip(kinds, items)))
 
 
 def _read_mapping(kind: Any, value: Any, path: str) -> dict[str, Any]:

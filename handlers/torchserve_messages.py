@@ -170,8 +170,7 @@ def parse_properties(text: str) -> dict[str, str]:
             lines[-1] = lines[-1][:-1] + line
         elif line[:1] not in ("", "#", "!"):
             lines.append(line)
-    matches = map(_ENTRY.match, lines)
-    return {found["key"]: found["value"].strip() for found in matches if found is not None}
+    return {found["key"]: found["value"].strip() for found in map(_ENTRY.match, lines) if found is not None}
 
 
 def _configuration_file(command: Sequence[str], environment: Mapping[str, str]) -> str | None:

@@ -109,8 +109,7 @@ def load(path: str, name: str | None, threads: int) -> HostedArchive:
     name = name or reader.model_name()
     manifest = reader.manifest()
     check_shared_sessions(name, manifest)
-    waiting = _BATCHES_WAITING * most_in_batch(manifest)
-    settings = ArchiveSettings(path, name, threads, waiting)
+    settings = ArchiveSettings(path, name, threads, _BATCHES_WAITING * most_in_batch(manifest))
     try:
         return ServedArchive(settings, _PrometheusMetrics(name, reader.model_version()).report)
     except ArchiveError as error:

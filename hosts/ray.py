@@ -118,8 +118,7 @@ def app(given: Mapping[str, Any]) -> serve.Application:
     if ray.is_initialized() and _has_several_nodes():
         for name, manifest in manifests.items():
             check_shared_sessions(name, manifest)
-    largest = max(map(most_in_batch, manifests.values()))
-    options = _options(arguments, largest)
+    options = _options(arguments, max(map(most_in_batch, manifests.values())))
     return serve.deployment(Replica).options(**options, user_config={"archives": archives}).bind()
 
 

@@ -123,8 +123,7 @@ def analyze(
     config = PartitionerConfig(analyze_parameters={"additional_ignored_ops": tuple(additional_ignored_ops or ())})
     engine = select_engines(AUTO, TraceOptions())[0] if backend == AUTO else get_backend(backend)
     program = export_function(func, example_inputs).program
-    fixed = specialize(program, program_bucket(program))
-    result = analyze_operators(engine, fixed, config, node_line).to_json()
+    result = analyze_operators(engine, specialize(program, program_bucket(program)), config, node_line).to_json()
     keys = ("support_percentage", "supported_operators", "unsupported_operators")
     return {"backend": engine.name, "torch_version": torch.__version__, **{key: result[key] for key in keys}}
 

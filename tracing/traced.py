@@ -240,8 +240,7 @@ def _format_structure(structure: pytree.TreeSpec) -> str:
     >>> _format_structure(pytree.tree_structure((1, (2, 3))))
     '(tensor, (tensor, tensor))'
     """
-    tensors = pytree.tree_unflatten([_TensorName()] * structure.num_leaves, structure)
-    return repr(tensors)
+    return repr(pytree.tree_unflatten([_TensorName()] * structure.num_leaves, structure))
 
 
 class _TensorName:

@@ -243,8 +243,7 @@ def _positions_on_cpu(active: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
     # torch's function wakes all threads also for a few elements, which takes much longer than the elements.
     times, first = active.numpy(), starts.numpy()
     step = np.repeat(np.arange(len(times)), times)
-    row = np.arange(len(step)) - np.repeat(first, times)
-    return torch.from_numpy(step), torch.from_numpy(row)
+    return torch.from_numpy(step), torch.from_numpy(np.arange(len(step)) - np.repeat(first, times))
 
 
 class TimeSegment(NamedTuple):

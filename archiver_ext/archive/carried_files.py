@@ -64,8 +64,7 @@ def carried_files(
     if engine in ENGINES:
         start.append(f"backends/{ENGINES[engine].module.replace('.', '/')}.py")
         data = tuple(f"backends/{file}" for file in ENGINES[engine].data)
-    package = package_directory()
-    return tuple(sorted({*imported_files(package, map(Path, start)), *map(Path, data)}))
+    return tuple(sorted({*imported_files(package_directory(), map(Path, start)), *map(Path, data)}))
 
 
 def imported_files(package: Path, start: Iterable[Path]) -> set[Path]:

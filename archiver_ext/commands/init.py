@@ -216,8 +216,11 @@ def _inputs(found: InferredInputs) -> Iterator[str]:
     yield "  inputs:"
     for spec in _written_inputs(found):
         if spec != found.mask:
-            text, *notes = _input(spec), *_input_notes(spec, found)
-            yield f"    {flow(spec.name)}: {text}{'  # ' * bool(notes)}{'; '.join(notes)}"
+            known = "" if spec.value_range is None else f", range: {flow(list(spec.value_range))}"
+            dims = ", ".join(map(str, spec.shape))
+            text = f"{{dtype: {spec.dtype}, shape: [{dims}], pad_value: {spec.pad_value:g}{known}}}"
+            notes = "; ".join(_input_notes(spec, found))
+            yield f"    {flow(spec.name)}: {text}{'  # ' * bool(notes)}{notes}"
     for name in found.signature.optional:
         yield f"    # {_note(name)} has a default: name it here if requests give it, or in model: forward: to fix it"
 
@@ -226,11 +229,6 @@ def _written_inputs(found: InferredInputs) -> tuple[TensorSpec, ...]:
     from ...bucketing.shapes import TensorSpec
 
     return found.inputs or (TensorSpec("input", "float32", ("batch", "time", 1)),)
-
-
-def _input(spec: TensorSpec) -> str:
-    known = "" if spec.value_range is None else f", range: {flow(list(spec.value_range))}"
-    return f"{{dtype: {spec.dtype}, shape: [{', '.join(map(str, spec.shape))}], pad_value: {spec.pad_value:g}{known}}}"
 
 
 def _input_notes(spec: TensorSpec, found: InferredInputs) -> Iterator[str]:

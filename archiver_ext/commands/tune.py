@@ -60,7 +60,7 @@ def _picture(text: str) -> Path:
 def _tune(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from .tuning.proposal import print_proposal
+    from .tuning.proposal import print_proposal, propose
 
     for name, written in (("--save-lengths", options.save_lengths), ("--picture", options.picture)):
         for what, given in _read_files(options):
@@ -68,7 +68,10 @@ def _tune(options: argparse.Namespace) -> None:
                 check_output(written, given, what, name)
     histogram = _read(options.lengths, options.model)
     target = _find_target(options)
-    proposal = _propose(options, histogram, target)
+    try:
+        proposal = propose(histogram, target, count=options.count, longest=options.longest)
+    except ValueError as error:
+        raise PackagingError(str(error)) from error
     if options.json:
         print_json({**proposal.to_json(), "engine": target.engine.engine, "notes": list(target.notes())})
     else:
@@ -113,15 +116,6 @@ def _find_target(options: argparse.Namespace) -> Target:
     config = None if options.config is None else load_config(options.config)
     archive = None if options.archive is None else (options.archive, ArchiveReader(options.archive).manifest())
     return find_target(config, archive, options.config)
-
-
-def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Target) -> Proposal:
-    from .tuning.proposal import propose
-
-    try:
-        return propose(histogram, target, count=options.count, longest=options.longest)
-    except ValueError as error:
-        raise PackagingError(str(error)) from error
 
 
 def _write(options: argparse.Namespace, proposal: Proposal, target: Target) -> Iterator[str]:

@@ -111,5 +111,4 @@ def check_max_length(candidate: Candidate, config: ServingConfig) -> RejectedEng
 
 def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:
     """Whether an engine runs a program in every shape, not only in the grid's."""
-    dynamic = engine.polymorphic and engine.any_shape
-    return dynamic and program.any_shape and program.takes_lengths
+    return engine.polymorphic and engine.any_shape and program.any_shape and program.takes_lengths

@@ -45,18 +45,14 @@ def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Seq
         except Exception as error:
             raise PackagingError(_failed(model, request, error, config.input_specs)) from error
         leaves = [leaf for leaf in pytree.tree_leaves(answered) if isinstance(leaf, torch.Tensor)]
-        leaves = [_with_batch(leaf, spec) for leaf, spec in zip(leaves, outputs, strict=True)]
+        for index, (leaf, spec) in enumerate(zip(leaves, outputs, strict=True)):
+            if spec.batch_dim is not None and leaf.dim() == len(spec.shape) - 1:  # the model flattens it into time
+                leaves[index] = as_batch(leaf, spec)
         for leaf, spec in zip(leaves, outputs, strict=True):
             _check_size(leaf, spec, request.length)
         return tuple(select_row(leaf, spec, request.length) for leaf, spec in zip(leaves, outputs, strict=True))
 
     return answer
-
-
-def _with_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """Return an output of one request with its batch dimension, also where the model flattens it into time."""
-    flattened = spec.batch_dim is not None and tensor.dim() == len(spec.shape) - 1
-    return as_batch(tensor, spec) if flattened else tensor
 
 
 def _check_size(tensor: torch.Tensor, spec: TensorSpec, length: int) -> None:

@@ -182,5 +182,4 @@ def _batch_call(engine: EvaluatedEngine, index: int) -> Call:
     archive = engine.archive
     lengths = compared_batches(archive.manifest)[index]
     requests = [[padding_tensor(spec, length) for spec in archive.manifest.inputs] for length in lengths]
-    call = partial(archive.run_plan, archive.plan(lengths), requests, lengths)
-    return on_threads(engine.torch_threads, call)
+    return on_threads(engine.torch_threads, partial(archive.run_plan, archive.plan(lengths), requests, lengths))

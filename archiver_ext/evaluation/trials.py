@@ -66,8 +66,7 @@ class Trials:
         """
         self._try_all(candidates)
         if not self.evaluated and not self.failed:
-            tried = [candidate.backend for candidate in candidates]
-            engines = fallback_engines(self.build.config, tried)
+            engines = fallback_engines(self.build.config, [candidate.backend for candidate in candidates])
             self._try_all([self.compiler.plain_candidate(engine) for engine in engines])
         if not self.evaluated:
             reasons = "\n".join(rejection.reason for rejection in self.rejected)
@@ -109,8 +108,7 @@ class Trials:
         except Exception as error:
             if not is_engine_error(error):
                 raise
-            reason = f"{name} cannot run the programs that it compiled: {error}"
-            self.failed.append(RejectedEngine(name, reason))
+            self.failed.append(RejectedEngine(name, f"{name} cannot run the programs that it compiled: {error}"))
         _remove_engine(self.build.tree, candidate.engine, work)
 
 

@@ -85,7 +85,11 @@ def draw_cases(
         request = ReferenceRequest(length, draw_inputs(program.inputs, length, rng))
         cases.append(VerificationCase(request, reference(request)))
         report(count, len(lengths), f"{length} timesteps")
-    _require_finite_output(cases)
+    if not any(bool(torch.isfinite(tensor).any()) for case in cases for tensor in case.expected):
+        raise PackagingError(
+            "all outputs of the model in eager mode are NaN or infinite: there is nothing to verify against. "
+            "Check the weights in --serialized-file"
+        )
     _require_repeatable(cases[:_REPEATED], reference)
     served = [length for length in reversed(grid.lengths) if length >= program.shortest]
     odd = zip((kind for kind in VALUE_KINDS if kind != HUGE), cycle(served))
@@ -115,15 +119,6 @@ def _odd_case(
 def draw_inputs(specs: Sequence[TensorSpec], length: int, rng: torch.Generator) -> tuple[torch.Tensor, ...]:
     """Draw the inputs of one request of this length."""
     return tuple(_draw(spec, spec.item_sizes(length), rng) for spec in specs)
-
-
-def _require_finite_output(cases: Sequence[VerificationCase]) -> None:
-    tensors = [tensor for case in cases for tensor in case.expected]
-    if not any(bool(torch.isfinite(tensor).any()) for tensor in tensors):
-        raise PackagingError(
-            "all outputs of the model in eager mode are NaN or infinite: there is nothing to verify against. "
-            "Check the weights in --serialized-file"
-        )
 
 
 def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference) -> None:

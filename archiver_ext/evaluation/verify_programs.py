@@ -137,6 +137,5 @@ def _compare(session: _Session, outputs: Sequence[TensorSpec], tolerance: tuple[
         error, ratio = difference(ours, session.case.expected[position], tolerance)
         sizes = [end - begin for begin, end in pairwise(session.cuts)]
         where = f"{spec.name} of a session in chunks of {sizes} timesteps"
-        found = VerificationResult(Bucket(1, 1), error, ratio, where)
-        worst = merge_worst(worst, found)
+        worst = merge_worst(worst, VerificationResult(Bucket(1, 1), error, ratio, where))
     return worst

@@ -161,10 +161,9 @@ def _drawn(config: ServingConfig, lengths: Sequence[int]) -> Iterator[ReferenceR
     specs = config.input_specs
     for index in range(max(len(lengths), len(_SCALES))):
         length, scale = lengths[index % len(lengths)], _SCALES[index % len(_SCALES)]
-        drawn = draw_inputs(specs, length, rng)
         scaled = (
             tensor * scale if tensor.is_floating_point() and spec.value_range is None else tensor
-            for tensor, spec in zip(drawn, specs, strict=True)
+            for tensor, spec in zip(draw_inputs(specs, length, rng), specs, strict=True)
         )
         yield ReferenceRequest(length, tuple(scaled))
 

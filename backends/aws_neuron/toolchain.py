@@ -68,8 +68,7 @@ def trace(
             "strip_weights": strip_weights,
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        log = _run(folder, python)
-        return _reply(toolchain, folder / "reply.json", log, python)
+        return _reply(toolchain, folder / "reply.json", _run(folder, python), python)
 
 
 def _write_inputs(folder: Path, program: SourceProgram, weights: Weights) -> None:

@@ -27,8 +27,7 @@ _FEWEST_SORTED = 10
 
 def _in_order(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """All arguments of a call, with their defaults."""
-    left = target._schema.arguments[len(args) :]
-    return [*args, *(kwargs.get(one.name, one.default_value) for one in left)]
+    return [*args, *(kwargs.get(one.name, one.default_value) for one in target._schema.arguments[len(args) :])]
 
 
 def _always(arguments: Sequence[Any]) -> bool:
@@ -97,8 +96,9 @@ def capture_refusal(node: Node) -> str | None:
         reason = _inner_refusal(target, given) if given.known else _tag_refusal(target)
     else:
         reason = _own_refusal(target, given.args, given.kwargs)
-    if reason is None and _has_new_size(node):
-        reason = "returns a size that depends on data"
+    if reason is None:  # composite operators have no tag for a size that first appears in their outputs
+        known = {symbol for argument in node.all_input_nodes for symbol in _data_dependent(argument)}
+        reason = "returns a size that depends on data" if _data_dependent(node) - known else None
     return None if reason is None else f"{target} {reason}"
 
 
@@ -165,12 +165,6 @@ def _is_factory(node: Node) -> bool:
     arguments = target._schema.arguments
     takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)
     return not takes_tensors and any(argument.name == "device" for argument in arguments)
-
-
-def _has_new_size(node: Node) -> bool:
-    """Whether a size first appears in the outputs of a call. Composite operators have no tag for it."""
-    given = {symbol for argument in node.all_input_nodes for symbol in _data_dependent(argument)}
-    return bool(_data_dependent(node) - given)
 
 
 def _data_dependent(node: Node) -> set[Any]:

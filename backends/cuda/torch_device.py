@@ -119,8 +119,7 @@ class TorchDevice:
         if not _runs_in_cudnn(flat[0]):
             return flat
         w_ih, w_hh = flat[:2]
-        gates = {"lstm": 4, "gru": 3}.get(cell, 1)
-        hidden = w_hh.shape[0] // gates
+        hidden = w_hh.shape[0] // {"lstm": 4, "gru": 3}.get(cell, 1)
         projected = w_hh.shape[1] if w_hh.shape[1] != hidden else 0
         mode = torch.backends.cudnn.rnn.get_cudnn_mode(cell.upper())
         with torch.no_grad():

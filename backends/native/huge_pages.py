@@ -41,8 +41,7 @@ def in_huge_pages(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     for place, size in zip(places, sizes):
         tensor = tensors.pop(0).detach()
         if region is not None:
-            copy = region[place : place + size].view(tensor.dtype).view(tensor.shape)
-            tensor = copy.copy_(tensor)
+            tensor = region[place : place + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
         copies.append(tensor)
     return tuple(copies)
 

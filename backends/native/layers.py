@@ -84,8 +84,7 @@ def linear(pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor])
     product = LinearLayer(pool, weight, bias)
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        flat = x.reshape(-1, 1, x.shape[-1]).contiguous()
-        return product.run(flat, None).view(*x.shape[:-1], -1)
+        return product.run(x.reshape(-1, 1, x.shape[-1]).contiguous(), None).view(*x.shape[:-1], -1)
 
     return run
 

@@ -78,7 +78,12 @@ class PartitionedBackend(Backend):
             raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
         write_json(SegmentList, segments, directory / SEGMENTS)
-        overridden = _overridden(settings, config)
+        options = config.trace_kwargs or TraceArguments()
+        overridden = replace(
+            settings,
+            workdir=settings.workdir if options.compiler_workdir is None else Path(options.compiler_workdir),
+            args=settings.args if options.compiler_args is None else options.compiler_args,
+        )
         for index, segment in enumerate(segments.segments):
             folder = directory / segment_directory(index, segment.place)
             folder.mkdir()
@@ -125,13 +130,3 @@ def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:
     workdir = settings.workdir.resolve() / str(index)  # compilers may run in another directory
     workdir.mkdir(parents=True, exist_ok=True)
     return replace(settings, workdir=workdir)
-
-
-def _overridden(settings: CompileSettings, config: PartitionerBlock) -> CompileSettings:
-    """Override the settings of the whole program with `trace_kwargs`."""
-    options = config.trace_kwargs or TraceArguments()
-    return replace(
-        settings,
-        workdir=settings.workdir if options.compiler_workdir is None else Path(options.compiler_workdir),
-        args=settings.args if options.compiler_args is None else options.compiler_args,
-    )

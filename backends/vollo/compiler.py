@@ -88,5 +88,4 @@ def build_program(
 
 def _message(error: Exception) -> str:
     """Return the compiler's message in one line, without the location in its source."""
-    text = str(error).partition("Location:")[0]
-    return " ".join(text.split()) or type(error).__name__
+    return " ".join(str(error).partition("Location:")[0].split()) or type(error).__name__

@@ -193,27 +193,22 @@ def _unrolled(
     size, steps = len(weights) // layers, x.shape[1]
     masks = None
     if lengths is not None and steps > 1:
-        masks, x = _active_masks(lengths, steps, x.dtype), _ours.mask_padding(x, lengths)  # 0 x inf is not 0
+        real = (torch.arange(steps)[None, :] < lengths[:, None])[:, :, None]
+        masks = real.to(x.dtype), (~real).to(x.dtype)  # [B, T, 1]: 1 at real timesteps, and 1 at padding
+        x = _ours.mask_padding(x, lengths)  # 0 x inf is not 0
     finals: list[tuple[torch.Tensor, torch.Tensor]] = []
     for index in range(layers):
         w_ih, w_hh, b_ih, b_hh = (*weights[index * size : (index + 1) * size], None, None)[:4]
         state = h_0[index], c_0[index]
         outputs = []
         for step in range(steps):
-            gates = _linear(x[:, step], w_ih, b_ih) + _linear(state[0], w_hh, b_hh)
-            after = _cell(gates, state[1])
+            after = _cell(_linear(x[:, step], w_ih, b_ih) + _linear(state[0], w_hh, b_hh), state[1])
             state = after if masks is None else _select_state(masks[0][:, step], masks[1][:, step], after, state)
             outputs.append(after[0])
         x = torch.stack(outputs, 1)
         finals.append(state)
     y = x if lengths is None else _ours.mask_padding(x, lengths)
     return y, torch.stack([h for h, _ in finals]), torch.stack([c for _, c in finals])
-
-
-def _active_masks(lengths: torch.Tensor, steps: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two masks [B, T, 1]: 1 at real timesteps, and 1 at padding."""
-    real = (torch.arange(steps)[None, :] < lengths[:, None])[:, :, None]
-    return real.to(dtype), (~real).to(dtype)
 
 
 def _cell(gates: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

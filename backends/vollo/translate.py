@@ -226,8 +226,7 @@ def _select(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
 def _slice(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, dim, start, end = (*node.args, 0, None, None)[:4] if len(node.args) < 4 else node.args[:4]
     assert isinstance(x, torch.fx.Node)
-    size = x.meta["val"].shape[dim]
-    start, end, _ = slice(start, end).indices(size)
+    start, end, _ = slice(start, end).indices(x.meta["val"].shape[dim])
     return new.call(operator.getitem, new.node(x), _at(x, dim, slice(start, end)))
 
 

@@ -102,8 +102,7 @@ def read_tensor(raw: RawData, datatype: str, spec: TensorSpec) -> torch.Tensor:
 
     Raises `RequestError`: 400, a value of UINT64 is beyond the range of an integer input.
     """
-    content = bytearray(raw.content)  # writable and aligned, as torch needs it
-    tensor = from_bytes(content, _READ[datatype])
+    tensor = from_bytes(bytearray(raw.content), _READ[datatype])  # writable and aligned, as torch needs it
     if datatype in _WIDENED:
         dtype, mask = _WIDENED[datatype]
         return tensor.to(dtype) & mask
@@ -111,8 +110,7 @@ def read_tensor(raw: RawData, datatype: str, spec: TensorSpec) -> torch.Tensor:
         if not spec.dtype.startswith(("float", "bfloat")):
             raise invalid_input(spec, f"a value is out of the range of {spec.dtype}")
         # Halves that keep whether anything was cut off are rounded as the whole numbers are.
-        halves = ((tensor >> 1) & 0x7FFFFFFFFFFFFFFF) | (tensor & 1)
-        return halves.to(torch.float64) * 2
+        return (((tensor >> 1) & 0x7FFFFFFFFFFFFFFF) | (tensor & 1)).to(torch.float64) * 2
     return tensor
 
 

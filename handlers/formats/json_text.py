@@ -181,8 +181,7 @@ def _shortened(exact: torch.Tensor, digits: int) -> torch.Tensor:
 
     Only the division rounds: a float32 has 24 bits, 10 to the 12 has 28 before its zeros, a float64 holds 53.
     """
-    magnitude = torch.where(exact == 0, 1.0, exact.abs())
-    exponents = digits - 1 - torch.floor(torch.log10(magnitude))
+    exponents = digits - 1 - torch.floor(torch.log10(torch.where(exact == 0, 1.0, exact.abs())))
     scale = _powers_of_ten()[exponents.nan_to_num(0.0, 0.0, 0.0).clamp(0, _MAX_EXPONENT).to(torch.int64)]
     return torch.round(exact * scale) / scale
 

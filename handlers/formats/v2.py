@@ -88,7 +88,9 @@ class V2Format(RequestFormat):
         parsed_from_grpc = isinstance(value, dict) and "model_name" in value and "inputs" in value
         if not (parsed_from_grpc or isinstance(value, RawRequest)) and not self.matches(value):
             return None
-        return self._envelope(_request_id(value)) | {"outputs": [], "error": error.message}
+        given = value.get("id") if isinstance(value, dict) else None
+        request_id = given if isinstance(given, str) and len(given) <= LONGEST_ID else ""
+        return self._envelope(request_id) | {"outputs": [], "error": error.message}
 
     def _envelope(self, request_id: str) -> dict[str, object]:
         identity = self.context.identity
@@ -206,12 +208,6 @@ def _sequences(parts: Mapping[str, Sequence[torch.Tensor]]) -> list[dict[str, ob
         counted = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
         raise invalid(f"every input is needed once for each sequence, but there are {counted}")
     return [dict(zip(parts, own)) for own in zip(*parts.values())]
-
-
-def _request_id(value: object) -> str:
-    """Return the id that a response repeats; "" if there is none, or one that is too long."""
-    given = value.get("id") if isinstance(value, dict) else None
-    return given if isinstance(given, str) and len(given) <= LONGEST_ID else ""
 
 
 def _checked_id(value: Mapping[str, object]) -> str:

@@ -82,7 +82,8 @@ def check_memory(manifest: Manifest, available: int | None = None) -> None:
     available = total_memory() if available is None else available
     grid = manifest.grid
     largest = Bucket(grid.batches[-1], grid.lengths[-1])
-    needed = _tensor_bytes(manifest, largest)
+    specs = (*manifest.inputs, *manifest.outputs, *(value.spec for value in manifest.carried))
+    needed = sum(prod(spec.sizes(*largest)) * item_bytes(torch_dtype(spec)) for spec in specs)
     if needed > available:
         raise ManifestError(
             f"{FILE_NAME}: grid: the inputs, outputs and carried values of the largest bucket, "
@@ -95,11 +96,6 @@ def check_memory(manifest: Manifest, available: int | None = None) -> None:
 def total_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
     """Return the bytes of memory of this host or its control group, the less."""
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_of_groups(limits)])
-
-
-def _tensor_bytes(manifest: Manifest, bucket: Bucket) -> int:
-    specs = (*manifest.inputs, *manifest.outputs, *(value.spec for value in manifest.carried))
-    return sum(prod(spec.sizes(*bucket)) * item_bytes(torch_dtype(spec)) for spec in specs)
 
 
 def _of_groups(limits: tuple[Path, ...]) -> Iterator[int]:

@@ -44,8 +44,7 @@ class StateSerializer:
         table = torch.frombuffer(whole, dtype=torch.uint8)[: rows * self.size].view(rows, self.size)
         start = 0
         for value, width in zip(values, self._widths):
-            own = value.reshape(rows, -1).contiguous()
-            table[:, start : start + width] = own.view(torch.uint8)
+            table[:, start : start + width] = value.reshape(rows, -1).contiguous().view(torch.uint8)
             start += width
         view = memoryview(whole)
         return [bytes(view[row * self.size : (row + 1) * self.size]) for row in range(rows)]

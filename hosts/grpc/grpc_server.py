@@ -75,8 +75,7 @@ async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> byte
 
 def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tuple[HostedArchive, RawRequest]:
     """Return the model of a message and its request over REST. What is beyond any model's limits is not parsed."""
-    limits = [archive.manifest.limits for archive in archives.values()]
-    most = max((one.body_bytes for one in limits), default=0)
+    most = max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
     if len(content) > most + _BESIDE_TENSORS:
         told = f"the message has {len(content)} bytes, one request may have at most {most}"
         raise GrpcRefusalError("BodyTooLarge", told)

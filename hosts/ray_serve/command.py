@@ -208,16 +208,12 @@ def _deployed(application: serve.Application) -> Iterator[None]:
         try:
             serve.run(application, name=APPLICATION, route_prefix="/")
         except (serve.exceptions.RayServeException, RuntimeError) as error:
-            raise ArchiveError(f"Ray cannot serve the archives: {error} {_reasons()}") from error
+            found = serve.status().applications.get(APPLICATION)
+            reasons = "" if found is None else " ".join(error_of(one.message) for one in found.deployments.values())
+            raise ArchiveError(f"Ray cannot serve the archives: {error} {reasons}") from error
         yield
     finally:
         serve.delete(APPLICATION)
-
-
-def _reasons() -> str:
-    """Messages of the deployments that did not start."""
-    found = serve.status().applications.get(APPLICATION)
-    return "" if found is None else " ".join(error_of(one.message) for one in found.deployments.values())
 
 
 _RAISED = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)

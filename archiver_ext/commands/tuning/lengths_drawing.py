@@ -74,7 +74,9 @@ def _bar(bar: _Bar, bottom: float, height: float) -> Iterator[str]:
     wide = (bar.right - bar.left) * (_WIDTH - 2 * _SIDE) + _OVERLAP
     for share, below, kind in ((bar.useful, 0.0, "useful"), (bar.padded, bar.useful, "padded")):
         if share:
-            yield _rectangle(_x(bar.left), bottom - (below + share) * height, wide, share * height, kind, label)
+            place = f'x="{_x(bar.left):.2f}" y="{bottom - (below + share) * height:.2f}"'
+            size = f'width="{wide:.2f}" height="{share * height:.2f}"'
+            yield f'<rect class="{kind}" {place} {size}><title>{escape(label)}</title></rect>'
 
 
 def _x(at: float) -> float:
@@ -219,12 +221,6 @@ def _spread(places: Sequence[tuple[float, int]], closest: float) -> tuple[_Mark,
         marks.append(_Mark(at, length, str(length) if has_room else ""))
         free = at if has_room else free
     return tuple(reversed(marks))
-
-
-def _rectangle(x: float, y: float, width: float, height: float, kind: str, tooltip: str) -> str:
-    """Return a rectangle; `tooltip` appears beside the pointer."""
-    size = f'width="{width:.2f}" height="{height:.2f}"'
-    return f'<rect class="{kind}" x="{x:.2f}" y="{y:.2f}" {size}><title>{escape(tooltip)}</title></rect>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

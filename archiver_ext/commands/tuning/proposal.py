@@ -95,7 +95,8 @@ def print_proposal(proposal: Proposal, target: Target, console: Console) -> None
     costs = [] if proposal.proposed.milliseconds is None else ["ms per sequence"]
     table = make_table("grid", numbers=("lengths", "padding", "computed timesteps", "refused", *costs))
     for grid in proposal.grids:
-        table.add_row(*_cells(grid))
+        counts = [str(len(grid.lengths)), padding_percent(grid.ratio), timesteps(grid.computed), f"{grid.refused:,}"]
+        table.add_row(grid.name, *counts, *([] if grid.milliseconds is None else [f"{grid.milliseconds:.4f}"]))
     console.print(table)
     print_lines(console, *(f"{grid.name:<8}  {', '.join(map(str, grid.lengths))}" for grid in proposal.grids))
 
@@ -154,8 +155,3 @@ def counted(number: int, what: str) -> str:
     ('1 length', '1,024 lengths')
     """
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _cells(grid: GridEvaluation) -> list[str]:
-    counts = [str(len(grid.lengths)), padding_percent(grid.ratio), timesteps(grid.computed), f"{grid.refused:,}"]
-    return [grid.name, *counts, *([] if grid.milliseconds is None else [f"{grid.milliseconds:.4f}"])]
