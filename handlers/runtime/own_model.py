@@ -63,8 +63,11 @@ class OwnProgram:
         Raises `RuntimeError`: the code called sys.exit(), or raised what is no `Exception`; or whatever it raises.
         """
         lengths = [length] * rows
-        with torch.no_grad(), self._importing(), default_dtype(self.default_dtype):
+        with torch.no_grad(), self._importing(), _TURN:
+            before = torch.get_default_dtype()
             try:
+                if before is not self.default_dtype:
+                    torch.set_default_dtype(self.default_dtype)
                 returned = self.model(**{name: make(tensors, lengths) for name, make in self._makers})
                 if type(returned) is torch.Tensor and returned.layout is torch.strided and not returned.is_quantized:
                     return [("", returned.clone(memory_format=torch.contiguous_format))]
@@ -79,6 +82,8 @@ class OwnProgram:
                     raise
                 raise end_error(error, "the model's code") from error
             finally:
+                if torch.get_default_dtype() is not before:
+                    torch.set_default_dtype(before)
                 self.state.restore()
 
     def answering(self, specs: Sequence[TensorSpec]) -> Answer:
