@@ -44,17 +44,8 @@ Answer = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 def allowed_rounding(answer: Answer, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[float]:
-    """Return a bound of the rounding errors of each result: 64 times its change with `next_values` of the inputs.
-
-    Whole numbers, such as the place of the largest value, have no such bound where 64 rounding errors of the largest
-    input change them.
-    """
-    near = answer([*map(next_values, inputs)])
-    bounds = [64 * _change(result, after) for result, after in zip(results, near)]
-    if all(result.is_floating_point() for result in results):
-        return bounds
-    changes = change_with((64 * torch.finfo(torch.float32).eps,), answer, inputs, results)
-    return [bound if result.is_floating_point() else change for result, bound, change in zip(results, bounds, changes)]
+    """Return a bound of the rounding errors of each result: 64 times its change with `next_values` of the inputs."""
+    return [64 * _distance(result, after) for result, after in zip(results, answer([*map(next_values, inputs)]))]
 
 
 def change_with(
@@ -94,6 +85,10 @@ def _half(tensor: torch.Tensor, seed: int = 0) -> torch.Tensor:
 def _change(result: torch.Tensor, other: torch.Tensor) -> float:
     if not result.is_floating_point():
         return 0.0 if torch.equal(result, other) else math.inf
+    return _distance(result, other)
+
+
+def _distance(result: torch.Tensor, other: torch.Tensor) -> float:
     if result.shape != other.shape or result.numel() == 0:
         return 0.0
     return float((other.double() - result.double()).abs().nan_to_num(0, 0, 0).max())

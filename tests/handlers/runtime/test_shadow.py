@@ -245,21 +245,27 @@ def test_a_missing_value_does_not_hide_a_difference() -> None:
     def place(request: Sequence[torch.Tensor], length: int) -> Tensors:
         return (request[0].nan_to_num(0).argmax().reshape(1),)
 
-    assert worst_difference(place, [x], 4, (torch.tensor([0]),), FakeModel().manifest) is not None
+    with shadowed(place, "model") as model:
+        model.observe([x], 4, (torch.tensor([0]),))
+        assert counted(model, 1) == Counter(compared=1, different=1)
+        model._thread.join(20)
+        assert model.answers_itself
 
 
-@pytest.mark.parametrize(("signal", "is_worse"), [("constant", False), ("zeros", False), ("rising", True)])
-def test_a_place_that_rounding_errors_choose_is_no_difference(signal: str, is_worse: Any) -> None:
+@pytest.mark.parametrize(("signal", "switches"), [("constant", False), ("zeros", False), ("peak", True)])
+def test_a_place_that_rounding_errors_choose_switches_no_model(signal: str, switches: Any) -> None:
     """The states of a layer converge on a constant signal: which one is largest follows from their last digits."""
     torch.manual_seed(2)
     layer = torch.nn.GRU(1, 4)
-    x = {"constant": torch.full((200, 1), 0.7), "zeros": torch.zeros(200, 1), "rising": torch.arange(200.0)[:, None]}
+    x = {"constant": torch.full((200, 1), 0.7), "zeros": torch.zeros(200, 1), "peak": torch.eye(200)[150][:, None]}
 
     def place(request: Sequence[torch.Tensor], length: int) -> Tensors:
-        states = layer(request[0])[0] if signal != "rising" else request[0]
+        states = layer(request[0])[0] if signal != "peak" else request[0]
         return (states[100:, 0].argmax().reshape(1),)
 
     (own,) = place([x[signal]], 200)
-    found = worst_difference(place, [x[signal]], 200, (own - 3,), FakeModel().manifest)
-
-    assert (found is not None) == is_worse
+    with shadowed(place, "model") as model:
+        model.observe([x[signal]], 200, (own - 3,))
+        assert counted(model, 1)["compared"] == 1
+        model.close()
+        assert model.answers_itself == switches
