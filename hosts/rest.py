@@ -19,8 +19,7 @@ from starlette.types import Message
 
 from ..handlers.formats.json_text import to_json
 from ..handlers.formats.raw_request import REPEATED, RawRequest
-from ..handlers.responses import http_headers
-from .batch_queue import QueueFullError
+from ..handlers.responses import RequestError, http_headers
 from .metadata import model_metadata, server_metadata
 from .served_archive import HostedArchive
 
@@ -36,21 +35,26 @@ async def respond(request: Request, archives: Mapping[str, HostedArchive]) -> Re
     """Answer one HTTP request to the models, by name. An archive may be replaced while a request waits."""
     try:
         route = find_route(request.method, _path(request))
-    except NoRouteError as error:
-        kind = "ResourceNotFoundException" if error.status == 404 else "MethodNotAllowedException"
-        said = f"{HTTPStatus(error.status).description}, please check the documentation of the server"
-        return _error(error.status, kind, said)
-    if not route.model:
-        return await _of_server(route, archives)
-    archive = archives.get(route.model)
+        if not route.model:
+            return await _of_server(route, archives)
+        archive = find_archive(route.model, route.version, archives)
+        return await (_infer(archive, archives, request) if route.action == "infer" else _of_model(route, archive))
+    except RequestError as error:
+        return _json(error.status, {"code": error.status, "type": error.kind, "message": error.message})
+
+
+def find_archive(name: str, version: str, archives: Mapping[str, HostedArchive]) -> HostedArchive:
+    """Return the archive of this name, and of this version unless that is empty.
+
+    Raises `RequestError`: 404, there is none.
+    """
+    archive = archives.get(name)
     if archive is None:
-        return _no_model(route.model)
-    if route.version and route.version != archive.version:
-        message = f"Model version: {shortened(route.version)} does not exist for model: {route.model}"
-        return _error(404, "ModelVersionNotFoundException", message)
-    if route.action == "infer":
-        return await _infer(archive, archives, request)
-    return await _of_model(route, archive)
+        raise RequestError("ModelNotFoundException", f"Model not found: {_shortened(name)}", status=404)
+    if version and version != archive.version:
+        message = f"Model version: {_shortened(version)} does not exist for model: {name}"
+        raise RequestError("ModelVersionNotFoundException", message, status=404)
+    return archive
 
 
 async def _of_model(route: Route, archive: HostedArchive) -> Response:
@@ -65,14 +69,8 @@ async def _infer(archive: HostedArchive, archives: Mapping[str, HostedArchive], 
         raw = await raw_request(request, archive.manifest.limits.body_bytes)
     except ClientDisconnect:
         return Response(status_code=499)  # no client reads it
-    present = archives.get(archive.name)  # it may have been replaced, or removed, while the body was read
-    if present is None:
-        return _no_model(archive.name)
-    try:
-        response = await present.respond(raw)
-    except QueueFullError:
-        message = f'Model "{archive.name}" has as many requests waiting as it may have; send the request again'
-        return _error(503, "ServiceUnavailableException", message)
+    # It may have been replaced, or removed, while the body was read.
+    response = await find_archive(archive.name, "", archives).respond(raw)
     content_type, others = http_headers(response)
     return Response(response.body, response.status, {**others, "content-type": content_type})
 
@@ -161,17 +159,9 @@ async def _form_request(
     return RawRequest(row, headers)
 
 
-def _no_model(name: str) -> Response:
-    return _error(404, "ModelNotFoundException", f"Model not found: {shortened(name)}")
-
-
-def shortened(name: str) -> str:
-    """Return a client's name for an error; gRPC bounds its details: beyond, the client has another error."""
+def _shortened(name: str) -> str:
+    # gRPC bounds the details of an error: beyond, the client has another error.
     return name if len(name) <= _MOST_CHARACTERS else f"{name[:_MOST_CHARACTERS]}..."
-
-
-def _error(status: int, kind: str, message: str) -> Response:
-    return _json(status, {"code": status, "type": kind, "message": message})
 
 
 def _json(status: int, value: Mapping[str, object]) -> Response:
@@ -187,14 +177,6 @@ class Route(NamedTuple):
     action: _Action
     model: str = ""
     version: str = ""
-
-
-class NoRouteError(Exception):
-    """No route has this path, or none has it for this method; `status` is 404 or 405."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
 
 
 _MODEL = r"(?P<model>[^/:]+)"
@@ -221,13 +203,14 @@ def find_route(method: str, path: str) -> Route:
     >>> find_route("GET", "/v2/models/tagger/ready").action
     'model ready'
 
-    Raises `NoRouteError`: there is none.
+    Raises `RequestError`: 404, none has this path; 405, none has it for this method.
     """
-    is_known = False
+    kind, status = "ResourceNotFoundException", HTTPStatus.NOT_FOUND
     for methods, pattern, action in _ROUTES:
         if (found := pattern.fullmatch(path)) is not None:
-            is_known = True
+            kind, status = "MethodNotAllowedException", HTTPStatus.METHOD_NOT_ALLOWED
             if method in methods:
                 named = found.groupdict()
                 return Route(action, named.get("model") or "", named.get("version") or "")
-    raise NoRouteError(405 if is_known else 404)
+    said = f"{status.description}, please check the documentation of the server"
+    raise RequestError(kind, said, status=status.value)

@@ -16,13 +16,13 @@ from ..handlers.formats.json_text import to_json
 from ..handlers.formats.raw_request import RawRequest
 from ..handlers.formats.request import ModelIdentity
 from ..handlers.open_service import Host, Report, open_service
-from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse
+from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse, RequestError
 from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS
 from ..handlers.streaming.store_sessions import StoreSessions
 from ..inference.errors import HOST_ERRORS, ArchiveError
 from ..inference.isolated_modules import IsolatedModules
 from ..inference.reader import ArchiveReader
-from .batch_queue import BatchQueue
+from .batch_queue import BatchQueue, QueueFullError
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,18 @@ class ServedArchive:
             self.version = reader.model_version()
             self._modules = IsolatedModules(directory)
             with self._modules.imported():
-                self._service = open_service(_host(directory, settings, self.version, report))
+                self._service = open_service(
+                    Host(
+                        directory,
+                        ModelIdentity(settings.name, self.version),
+                        DEFAULT_MAX_RESPONSE_BYTES,
+                        DEFAULT_RESPONSE_TIMEOUT_MS,
+                        report,
+                        os.environ,
+                        workers=1,
+                        threads=settings.threads,
+                    )
+                )
             if isinstance(self._service.sessions, StoreSessions):
                 self._files.callback(self._service.sessions.store.close)
         except BaseException as error:
@@ -85,8 +96,12 @@ class ServedArchive:
         return self._modules.imported() if any(one is not None for one in with_code) else nullcontext()
 
     async def respond(self, request: RawRequest) -> RawResponse:
-        """Return the response to one request. Raises `QueueFullError`: too many requests wait."""
-        return await self._queue.respond(request)
+        """Return the response to one request. Raises `RequestError`: 503, too many requests wait."""
+        try:
+            return await self._queue.respond(request)
+        except QueueFullError:
+            message = f'Model "{self.name}" has as many requests waiting as it may have; send the request again'
+            raise RequestError("ServiceUnavailableException", message, status=503) from None
 
     async def readiness(self) -> dict[str, object]:
         """Try the engine and the session store, and return what works.
@@ -110,19 +125,6 @@ class ServedArchive:
 def most_in_batch(manifest: Manifest) -> int:
     """Return the requests of the largest batch: the rows of the largest bucket."""
     return manifest.grid.batches[-1]
-
-
-def _host(directory: Path, settings: ArchiveSettings, version: str, report: Report) -> Host:
-    return Host(
-        directory,
-        ModelIdentity(settings.name, version),
-        DEFAULT_MAX_RESPONSE_BYTES,
-        DEFAULT_RESPONSE_TIMEOUT_MS,
-        report,
-        os.environ,
-        workers=1,
-        threads=settings.threads,
-    )
 
 
 class UnloadedArchive:

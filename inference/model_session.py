@@ -15,8 +15,9 @@ import torch
 from ..bucketing.padding import torch_dtype
 from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
-from ..handlers.formats.binary_tensors import DATATYPES, from_bytes, to_bytes
+from ..handlers.formats.binary_tensors import from_bytes
 from ..handlers.formats.raw_request import RawRequest
+from ..handlers.formats.request import write_tensor
 from ..handlers.responses import JSON_LENGTH_HEADER, RawResponse, http_headers
 from .values import read_one, write_one
 
@@ -120,15 +121,7 @@ class ModelSession:
 
 def _body(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> tuple[bytes, int]:
     """A request of the Open Inference Protocol with binary tensors, and the number of bytes of its JSON."""
-    contents = [to_bytes(tensor) for tensor in tensors]
-    entries = [
-        {
-            "name": spec.name,
-            "shape": list(tensor.shape),
-            "datatype": DATATYPES[spec.dtype],
-            "parameters": {"binary_data_size": len(content)},
-        }
-        for tensor, content, spec in zip(tensors, contents, specs, strict=True)
-    ]
-    text = json.dumps({"inputs": entries, "parameters": {"binary_data_output": True}}).encode("ascii")
-    return b"".join([text, *contents]), len(text)
+    written = [write_tensor(tensor, spec, binary=True) for tensor, spec in zip(tensors, specs, strict=True)]
+    inputs = [entry for entry, _ in written]
+    text = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode("ascii")
+    return b"".join([text, *(content for _, content in written)]), len(text)

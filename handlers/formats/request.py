@@ -192,8 +192,8 @@ def _names(specs: Sequence[TensorSpec]) -> str:
     return ", ".join(repr(spec.name) for spec in specs)
 
 
-def write_output(tensor: torch.Tensor, spec: TensorSpec, *, binary: bool) -> tuple[dict[str, object], bytes]:
-    """Return an entry of `outputs`, and the bytes that follow the JSON.
+def write_tensor(tensor: torch.Tensor, spec: TensorSpec, *, binary: bool) -> tuple[dict[str, object], bytes]:
+    """Return an entry of `outputs` or `inputs`, and the bytes that follow the JSON.
 
     Raises `RequestError`: 500, a value is not finite, which V2's JSON numbers cannot represent.
     """

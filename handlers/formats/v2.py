@@ -20,7 +20,7 @@ from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, bi
 from .binary_tensors import DATATYPES, RawData, check_size, read_tensor
 from .json_text import to_json
 from .raw_request import RawRequest
-from .request import LONGEST_ID, InferenceRequest, Outputs, RequestFormat, wanted_outputs, write_output
+from .request import LONGEST_ID, InferenceRequest, Outputs, RequestFormat, wanted_outputs, write_tensor
 from .sequences import check_sequence_count, check_timesteps, read_sequences
 from .tensors import are_sizes, describe_spec, flatten, invalid_input, tensor_from_numbers
 
@@ -69,7 +69,7 @@ class V2Format(RequestFormat):
             if request.batched and spec.batch_dim is not None and len({tensor.shape for tensor in tensors}) == 1:
                 tensors = [torch.stack(tensors, spec.batch_dim)]
             for tensor in tensors:
-                entry, content = write_output(tensor, spec, binary=binary)
+                entry, content = write_tensor(tensor, spec, binary=binary)
                 entries.append(entry)
                 contents.append(content)
         body = self._envelope(request.id) | {"outputs": entries}

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from ...handlers.formats.raw_request import RawRequest
-from ..batch_queue import QueueFullError
+from ...handlers.responses import RequestError
 from ..metadata import model_metadata, server_metadata
-from ..rest import not_ready, shortened
+from ..rest import find_archive, not_ready
 from ..served_archive import HostedArchive
 from .infer import Metadata, infer_response, parse, rest_request
-from .messages import GrpcAnswer, GrpcRefusalError, message_class
+from .messages import GrpcAnswer, message_class, refused
 
 Archives = Mapping[str, HostedArchive]
 _BESIDE_TENSORS = 1 << 16
@@ -31,8 +31,8 @@ async def answer(method: str, content: bytes, metadata: Metadata, archives: Arch
     """
     try:
         return GrpcAnswer(await _respond(method, content, metadata, archives))
-    except GrpcRefusalError as error:
-        return error.answer
+    except RequestError as error:
+        return refused(error)
 
 
 async def _respond(method: str, content: bytes, metadata: Metadata, archives: Archives) -> bytes:
@@ -47,15 +47,15 @@ async def _respond(method: str, content: bytes, metadata: Metadata, archives: Ar
         return _message(method, server_metadata())
     if method == "ModelReady":
         return _message(method, {"ready": await _is_ready(request.name, request.version, archives)})
-    archive = _find(request.name, request.version, archives)
+    archive = find_archive(request.name, request.version, archives)
     return _message(method, model_metadata(archive.name, archive.version, archive.manifest))
 
 
 async def _is_ready(name: str, version: str, archives: Archives) -> bool:
     """Whether a model is ready; an unknown one is not, as in Triton."""
     try:
-        archive = _find(name, version, archives)
-    except GrpcRefusalError:
+        archive = find_archive(name, version, archives)
+    except RequestError:
         return False
     return bool((await archive.readiness())["ready"])
 
@@ -64,38 +64,22 @@ async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> byte
     read = partial(_read_request, content, metadata, archives)
     # Whoever asks besides does not wait for a large message.
     found, request = await asyncio.to_thread(read) if len(content) > _BESIDE_TENSORS else read()
-    archive = _find(found.name, found.version, archives)  # it may have been replaced, or removed, meanwhile
-    try:
-        response = await archive.respond(request)
-    except QueueFullError:
-        told = f'Model "{archive.name}" has as many requests waiting as it may have; send the request again'
-        raise GrpcRefusalError("ServiceUnavailableException", told, 503) from None
-    return infer_response(response)
+    archive = find_archive(found.name, found.version, archives)  # it may have been replaced, or removed, meanwhile
+    return infer_response(await archive.respond(request))
 
 
 def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tuple[HostedArchive, RawRequest]:
     """Return the model of a message and its request over REST. What is beyond any model's limits is not parsed."""
     most = max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
     if len(content) > most + _BESIDE_TENSORS:
-        told = f"the message has {len(content)} bytes, one request may have at most {most}"
-        raise GrpcRefusalError("BodyTooLarge", told)
+        raise RequestError("BodyTooLarge", f"the message has {len(content)} bytes, one request may have at most {most}")
     tensors = max((len(one.manifest.inputs) * one.manifest.limits.sequences for one in archives.values()), default=0)
     message = parse("ModelInferRequest", content, tensors)
-    archive = _find(message.model_name, message.model_version, archives)
+    archive = find_archive(message.model_name, message.model_version, archives)
     if archive.manifest.codec is not None:
         told = f"model {archive.name} reads requests by a codec: send them over REST"
-        raise GrpcRefusalError("CodecOverGrpc", told, 501)
+        raise RequestError("CodecOverGrpc", told, status=501)
     return archive, rest_request(message, metadata, archive.manifest.limits.body_bytes)
-
-
-def _find(name: str, version: str, archives: Archives) -> HostedArchive:
-    archive = archives.get(name)
-    if archive is None:
-        raise GrpcRefusalError("ModelNotFoundException", f"Model not found: {shortened(name)}", 404)
-    if version and version != archive.version:
-        told = f"Model version: {shortened(version)} does not exist for model: {name}"
-        raise GrpcRefusalError("ModelVersionNotFoundException", told, 404)
-    return archive
 
 
 def _message(method: str, fields: Mapping[str, Any]) -> bytes:

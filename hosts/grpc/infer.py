@@ -15,8 +15,16 @@ from google.protobuf.message import DecodeError
 
 from ...handlers.formats.raw_request import RawRequest
 from ...handlers.formats.tensors import MOST_DIMENSIONS
-from ...handlers.responses import JSON_LENGTH_HEADER, TRUNCATED, RawResponse, abbreviate, http_headers
-from .messages import PARAMETER_CHOICE, GrpcRefusalError, message_class, refusal
+from ...handlers.responses import (
+    JSON_LENGTH_HEADER,
+    TRUNCATED,
+    RawResponse,
+    RequestError,
+    abbreviate,
+    http_headers,
+    invalid,
+)
+from .messages import PARAMETER_CHOICE, message_class
 
 Metadata = Iterable[tuple[str, object]]
 """Names and values, as the client sent them."""
@@ -52,19 +60,19 @@ _FIELDS_OF_TENSOR = 32
 def parse(name: str, content: bytes, most_tensors: int = 0) -> Any:
     """Return a request message.
 
-    Raises `GrpcRefusalError`: INVALID_ARGUMENT, the bytes are no such message, or one with far too many fields.
+    Raises `RequestError`: 400, the bytes are no such message; 413, one with far too many fields.
     """
     try:
         _check_fields(content, _FIELDS_OF_TENSOR * (32 + most_tensors))
         return message_class(name).FromString(content)
     except (DecodeError, IndexError):
-        raise GrpcRefusalError("MalformedBody", f"expected the bytes of a {name}, they cannot be parsed") from None
+        raise RequestError("MalformedBody", f"expected the bytes of a {name}, they cannot be parsed") from None
 
 
 def _check_fields(content: bytes, most: int) -> None:
     """Count the fields of a request's bytes, of which each would become an object of up to 90 bytes.
 
-    Raises `GrpcRefusalError`: INVALID_ARGUMENT, they are more than `most`.
+    Raises `RequestError`: 413, they are more than `most`.
     Raises `IndexError`: the bytes are no message.
     """
     found, pending = 0, [(0, len(content), True)]
@@ -73,7 +81,7 @@ def _check_fields(content: bytes, most: int) -> None:
         while at < end:
             found += 1
             if found > most:
-                raise GrpcRefusalError("BodyTooLarge", f"the message has more than {most} fields: send fewer tensors")
+                raise RequestError("BodyTooLarge", f"the message has more than {most} fields: send fewer tensors")
             tag, at = _varint(content, at)
             kind = tag & 7
             size, at = _varint(content, at) if kind in (0, 2) else (_SIZES.get(kind, 0), at)
@@ -95,7 +103,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 def rest_request(message: Any, metadata: Metadata, most_bytes: int) -> RawRequest:
     """Return the V2 request over REST that asks for the same as a ModelInferRequest, for outputs as bytes.
 
-    Raises `GrpcRefusalError`: INVALID_ARGUMENT, contents are missing, given twice, in a wrong field, or have more than
+    Raises `RequestError`: 400, contents are missing, given twice or in a wrong field; 413, they have more than
     `most_bytes`.
     """
     _check_raw_contents(message)
@@ -118,10 +126,11 @@ def rest_request(message: Any, metadata: Metadata, most_bytes: int) -> RawReques
 def infer_response(response: RawResponse) -> bytes:
     """Return the ModelInferResponse that has the content of a V2 response with bytes.
 
-    Raises `GrpcRefusalError`: the response is an error.
+    Raises `RequestError`: the response is an error.
     """
     if response.status != 200:
-        raise refusal(response)
+        error, retry = json.loads(response.body), response.headers.get("Retry-After")
+        raise RequestError(error["type"], error["message"], None if retry is None else float(retry), response.status)
     text_bytes = int(http_headers(response)[1][JSON_LENGTH_HEADER])
     told, tail = json.loads(response.body[:text_bytes]), memoryview(response.body)[text_bytes:]
     message = message_class("ModelInferResponse")()
@@ -144,31 +153,31 @@ def _check_raw_contents(message: Any) -> None:
     raw, needed = len(message.raw_input_contents), len(message.inputs)
     for index, tensor in enumerate(message.inputs):
         if unserved := [name for name in _NOT_SERVED if name in tensor.parameters]:
-            raise _invalid(f"inputs[{index}]: {unserved[0]} is not served: send the numbers")
+            raise invalid(f"inputs[{index}]: {unserved[0]} is not served: send the numbers")
         if raw and tensor.contents.ListFields():
-            raise _invalid(f"inputs[{index}]: expected either contents or raw_input_contents, got both")
+            raise invalid(f"inputs[{index}]: expected either contents or raw_input_contents, got both")
         if len(tensor.shape) > MOST_DIMENSIONS:
-            raise _invalid(f"inputs[{index}]: expected at most {MOST_DIMENSIONS} sizes, got {len(tensor.shape)}")
+            raise invalid(f"inputs[{index}]: expected at most {MOST_DIMENSIONS} sizes, got {len(tensor.shape)}")
     if raw not in (0, needed):
-        raise _invalid(f"raw_input_contents: expected {needed} entries, one for each of inputs, or none; got {raw}")
+        raise invalid(f"raw_input_contents: expected {needed} entries, one for each of inputs, or none; got {raw}")
 
 
 def _typed(tensor: Any, index: int, most_bytes: int) -> bytes:
     """Return the numbers of typed contents as bytes, in little-endian order."""
     where, datatype = f"inputs[{index}]", tensor.datatype
     if datatype not in _CONTENTS:
-        raise _invalid(f"{where}: datatype {abbreviate(datatype)} has no typed contents here: use raw_input_contents")
+        raise invalid(f"{where}: datatype {abbreviate(datatype)} has no typed contents here: use raw_input_contents")
     field, letter = _CONTENTS[datatype]
     if others := [found.name for found, _ in tensor.contents.ListFields() if found.name != field]:
-        raise _invalid(f"{where}: expected the numbers of {datatype} in {field}, got {others[0]}")
+        raise invalid(f"{where}: expected the numbers of {datatype} in {field}, got {others[0]}")
     numbers = getattr(tensor.contents, field)
     if len(numbers) * struct.calcsize(f"<{letter}") > most_bytes:
-        raise GrpcRefusalError("BodyTooLarge", f"{where}: {len(numbers)} numbers of {datatype} are more than are left")
+        raise RequestError("BodyTooLarge", f"{where}: {len(numbers)} numbers of {datatype} are more than are left")
     blocks = (numbers[start : start + _BLOCK] for start in range(0, len(numbers), _BLOCK))
     try:
         return b"".join(struct.pack(f"<{len(block)}{letter}", *block) for block in blocks)
     except struct.error:
-        raise _invalid(f"{where}: {field} has a number that is out of the range of {datatype}") from None
+        raise invalid(f"{where}: {field} has a number that is out of the range of {datatype}") from None
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, object]:
@@ -188,7 +197,3 @@ def _set_parameter(parameter: Any, value: object) -> None:
         parameter.int64_param = value
     elif isinstance(value, str):
         parameter.string_param = value
-
-
-def _invalid(message: str) -> GrpcRefusalError:
-    return GrpcRefusalError("InvalidInput", message)

@@ -6,13 +6,13 @@ messages for the whole process, so that two clients or servers of the protocol c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from math import ceil
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from ...handlers.responses import STATUSES, RawResponse
+from ...handlers.responses import RequestError
 
 PACKAGE = "inference"
 _Field = tuple[int, str]
@@ -160,14 +160,10 @@ class GrpcAnswer(NamedTuple):
     trailing: tuple[tuple[str, str], ...] = ()
 
 
-class GrpcRefusalError(Exception):
-    """A call is refused; `answer` says so."""
-
-    def __init__(self, kind: str, message: str, status: int | None = None, retry_after: str = "") -> None:
-        super().__init__(message)
-        retry = ((_RETRY_AFTER, retry_after),) if retry_after else ()
-        code = code_of(status or STATUSES[kind])
-        self.answer = GrpcAnswer(code=code, details=message, trailing=((_ERROR_TYPE, kind), *retry))
+def refused(error: RequestError) -> GrpcAnswer:
+    """Return the answer to a call that is refused."""
+    retry = () if error.retry_after is None else ((_RETRY_AFTER, str(ceil(error.retry_after))),)
+    return GrpcAnswer(code=code_of(error.status), details=error.message, trailing=((_ERROR_TYPE, error.kind), *retry))
 
 
 def code_of(status: int) -> str:
@@ -177,9 +173,3 @@ def code_of(status: int) -> str:
     ('INVALID_ARGUMENT', 'INVALID_ARGUMENT', 'INTERNAL')
     """
     return _CODES.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
-
-
-def refusal(response: RawResponse) -> GrpcRefusalError:
-    """Return the refusal that an error response of REST describes."""
-    told = json.loads(response.body)
-    return GrpcRefusalError(told["type"], told["message"], response.status, response.headers.get("Retry-After", ""))

@@ -29,8 +29,9 @@ from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
+from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.hosts import served_archive
-from torchserve_neuron_lstm.hosts.rest import NoRouteError, Route, find_route, respond
+from torchserve_neuron_lstm.hosts.rest import Route, find_route, respond
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
@@ -315,7 +316,7 @@ def test_a_path_names_an_action_and_a_model(method: str, path: str, route: Route
 @pytest.mark.parametrize(("method", "path"), [("GET", "/predictions/m"), ("POST", "/v2"), ("DELETE", "/v2/models/m")])
 def test_a_known_path_with_another_method_is_405(method: str, path: str) -> None:
     """As TorchServe has it."""
-    with pytest.raises(NoRouteError) as refused:
+    with pytest.raises(RequestError) as refused:
         find_route(method, path)
 
     assert refused.value.status == 405
@@ -323,5 +324,5 @@ def test_a_known_path_with_another_method_is_405(method: str, path: str) -> None
 
 @given(st.text(max_size=60))
 def test_no_path_makes_it_fail(path: str) -> None:
-    with pytest.raises(NoRouteError):
+    with pytest.raises(RequestError):
         find_route("GET", f"/ping/{path}")
