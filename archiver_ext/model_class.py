@@ -60,7 +60,6 @@ def load_class(file: Path, name: str | None = None, tell: Tell = tell_nothing) -
 
 
 def _models(module: ModuleType) -> Iterator[_Model]:
-    """The model classes that the file defines or imports, without torch's own."""
     for value in vars(module).values():
         is_model = isinstance(value, type) and issubclass(value, torch.nn.Module)
         if is_model and value.__module__.partition(".")[0] != "torch":

@@ -70,7 +70,6 @@ def _lower(options: argparse.Namespace) -> tuple[LoweredModel, ServingConfig]:
 
 
 def _analyses(program: LoweredModel, config: ServingConfig, names: Sequence[str] | None) -> list[Analysis]:
-    """Analyze a program in the smallest bucket, for the named engines or for all."""
     from ...backends.exported_program import specialize
     from ...backends.interface import Backend, CompileError
     from ...backends.partitioning.cut_analysis import Analysis, analyze_operators

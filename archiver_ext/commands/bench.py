@@ -59,7 +59,6 @@ def _bench(options: argparse.Namespace) -> None:
 
 
 def _doubts(result: BenchmarkResult) -> Iterator[str]:
-    """Yield why the figures are unreliable, and what to do."""
     if result.varying:
         yield f"the turns of {', '.join(result.varying)} vary: run it again while nothing else runs here"
     yield from busy_line(result.measurement)

@@ -149,7 +149,6 @@ def _accepted(length: int, archive: LoadedArchive) -> int:
 def _strategies(
     archive: LoadedArchive, drawn: Sequence[Sequence[Request]], batches: Sequence[Sequence[int]]
 ) -> dict[str, Iterator[PlannedBatch]]:
-    """The batches of each strategy."""
     pairs = list(zip(drawn, batches, strict=True))
     return {
         SERVED: (PlannedBatch(requests, lengths, archive.plan) for requests, lengths in pairs),

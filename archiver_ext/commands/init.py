@@ -143,7 +143,6 @@ def _packaging_command(options: argparse.Namespace) -> str:
 
 
 def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Path | None) -> dict[str, Any]:
-    """The arguments of the class: those given, and those that the weights tell."""
     from ...backends.safetensors_file import WeightsError
     from ..checkpoint import load_state_dict
     from ..user_model import construct
@@ -278,7 +277,6 @@ def _has(found: InferredInputs, axis: str) -> bool:
 
 
 def _note(text: str, longest: int = _LONGEST_NOTE) -> str:
-    """A text as one line of a comment."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     return line if len(line) <= longest else f"{line[:longest]}..."
 

@@ -111,7 +111,6 @@ def replace_weights(
 
 
 def _own_weights(manifest: Manifest) -> str:
-    """Return the name of the weights' file in the archive."""
     from ...backends.registry import get_backend
 
     if manifest.model is not None:

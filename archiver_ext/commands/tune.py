@@ -84,7 +84,6 @@ def _tune(options: argparse.Namespace) -> None:
 
 
 def _read_files(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    """The files that the command reads, with what they are."""
     yield from (("a file of lengths that is read", Path(file)) for file in options.lengths if file != _STDIN)
     named = ("the configuration", options.config), ("the archive", options.archive)
     yield from ((what, file) for what, file in named if file is not None)

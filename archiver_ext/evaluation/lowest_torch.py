@@ -29,8 +29,6 @@ _OF_FUNCTION = {function: str(operator) for operator, function in BINDINGS.items
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of an operator."""
-
     operator: str
     positional: int
     names: frozenset[str]

@@ -102,7 +102,6 @@ def _worst_result(
     specs: Sequence[TensorSpec],
     tolerance: tuple[float, float],
 ) -> VerificationResult:
-    """The worst result of batches that are run by their plans."""
     rng = torch.Generator().manual_seed(0)
     worst = VerificationResult(bucket, 0.0, 0.0, "")
     for plan, batch in planned:

@@ -64,8 +64,6 @@ _MAX_CHUNKS = 6
 
 @dataclass
 class _Session:
-    """One request that is sent in chunks."""
-
     case: VerificationCase
     cuts: list[int]
     """First timestep of each chunk, and the length."""

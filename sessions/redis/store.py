@@ -66,10 +66,7 @@ class RedisStore:
     def read(
         self, ids: Sequence[str], known: Optional[Mapping[str, int]] = None
     ) -> list[Union[StoredRecord, StoreUnavailableError, None]]:
-        """Return the record of each session, in order; None where there is none.
-
-        On a cluster, an error in the place of each session whose shard cannot be used.
-        """
+        """Return the record of each session, in order; on a cluster, the error of a shard that cannot be used."""
         if not ids:
             return []
         members, places = self._places(ids)

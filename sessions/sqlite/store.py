@@ -52,8 +52,6 @@ _SWEEP_SECONDS = 5.0
 
 
 class _Opened(NamedTuple):
-    """The open file."""
-
     connection: sqlite3.Connection
     identity: FileIdentity
     checkpoints: BackgroundCheckpoints
@@ -82,10 +80,7 @@ class SqliteStore:
         self._expired = 0
 
     def read(self, ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[StoredRecord | None]:
-        """Return the record of each session, in order; None where there is none.
-
-        Records that have the `known` revision of their id are left out.
-        """
+        """Return the record of each session, in order; those of a `known` revision are left out."""
         keys = [store_key(id, self.model) for id in ids]  # noqa: A001 - the standard term
         with self._transaction("BEGIN", _BUSY_SECONDS) as connection:
             tally = _execute_when_unlocked(connection, "SELECT time, shared, uncounted FROM tally", _BUSY_SECONDS)

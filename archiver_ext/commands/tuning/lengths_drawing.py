@@ -67,7 +67,6 @@ def _panel(panel: Panel, bottom: float) -> Iterator[str]:
 
 
 def _bar(bar: _Bar, bottom: float, height: float) -> Iterator[str]:
-    """A bar with its padding above, and a tooltip."""
     lengths = f"{bar.first}" if bar.first == bar.last else f"{bar.first} to {bar.last}"
     share = 100 * bar.padded / (bar.useful + bar.padded)
     label = f"{lengths} timesteps: {bar.sequences:,} sequences" + (f", {share:.1f} % padding" if bar.padded else "")
@@ -126,8 +125,6 @@ class Panel:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Mapping between lengths and positions."""
-
     shortest: float
     longest: float
 
@@ -224,7 +221,6 @@ def _spread(places: Sequence[tuple[float, int]], closest: float) -> tuple[_Mark,
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """Return a straight line."""
     return f'<line class="{kind}" x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}"/>'
 
 

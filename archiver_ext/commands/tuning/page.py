@@ -97,7 +97,6 @@ th { color: var(--faint); font-weight: 500 }"""
 
 
 def _grids_table(proposal: Proposal) -> str:
-    """Return a row for each grid, with the figures of `--json`."""
     rows = (
         (
             grid.name,
