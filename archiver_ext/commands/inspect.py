@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..report_parts import busy_line, cost_lines, cpu_operators, machine, make_table, print_lines, software
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from ...bucketing.planner import Planner
     from ...bucketing.shapes import Bucket, TensorSpec
     from ...config.manifest import Manifest
-    from ...config.own_model import OwnModel, Shadow
     from ...inference.reader import ArchiveReader
-    from ...sessions.settings import SessionSettings
 
 
 def add_to(commands: Commands) -> None:
@@ -120,7 +118,10 @@ def print_manifest(
     print_lines(console, *_facts(manifest), *remarks, *busy_line(manifest.measurement))
     console.print(_table_of_programs(manifest))
     if times:
-        console.print(_table_of_times(times))
+        table = make_table("sessions", numbers=("1 timestep, ms", f"{times[0]['whole_timesteps']} timesteps, ms"))
+        for time in times:
+            table.add_row(str(time["sessions"]), f"{time['step_ms']:.3f}", f"{time['whole_ms']:.3f}")
+        console.print(table)
 
 
 def _table_of_programs(manifest: Manifest) -> Table:
@@ -147,72 +148,41 @@ def _table_of_programs(manifest: Manifest) -> Table:
     return table
 
 
-def _table_of_times(times: Sequence[Mapping[str, float]]) -> Table:
-    """The next timestep of sessions, beside whole sequences of the largest bucket's length."""
-    table = make_table("sessions", numbers=("1 timestep, ms", f"{times[0]['whole_timesteps']} timesteps, ms"))
-    for time in times:
-        table.add_row(str(time["sessions"]), f"{time['step_ms']:.3f}", f"{time['whole_ms']:.3f}")
-    return table
-
-
 def _shape(bucket: Bucket) -> str:
     return f"{bucket.batch} x {bucket.length}"
 
 
-def _facts(manifest: Manifest) -> list[str]:
-    made = ", ".join(f"{name} {version}" for name, version in manifest.produced_by.items())
+def _facts(manifest: Manifest) -> Iterator[str]:
+    if (model := manifest.model) is not None:
+        answers = f"{model.name} of {model.file} answers by its own code, each request alone: {model.reason}"
+        yield f"not lowered {answers}{'; it draws random numbers' if model.draws else ''}"
+    yield f"engine      {manifest.backend}"
     allowed = f"{manifest.tolerance.atol:g} + {manifest.tolerance.rtol:g} x |eager|"
-    return [
-        *_own_model(manifest.model),
-        f"engine      {manifest.backend}",
-        f"precision   {manifest.precision}, within {allowed} of the model in eager mode",
-        f"host needs  {software(manifest.requires, manifest.host)}",
-        f"host is     {machine(manifest.host, manifest.backend)}",
-        *(f"input       {_layout(spec)}" for spec in manifest.inputs),
-        *(f"output      {_layout(spec)}" for spec in manifest.outputs),
-        *([f"codec       {manifest.codec} reads requests and writes responses"] if manifest.codec else []),
-        "padding     exact by construction: each request is answered as alone",
-        f"runs as     {manifest.kind}: {manifest.kind_reason}",
-        *(f"carry       {_layout(value.spec)}" for value in manifest.carried),
-        f"shapes      {'any' if manifest.shapes == 'any' else 'the buckets'}, up to {manifest.longest} timesteps",
-        f"overflow    {manifest.overflow}",
-        *([f"selector    {manifest.kernel} selects the bucket of each sequence"] if manifest.kernel else []),
-        *(["placement   each worker is pinned to its own cores"] if manifest.placement else []),
-        *_short(manifest),
-        *_shadow(manifest.shadow),
-        *_streaming(manifest.streaming),
-        f"made by     {made}",
-    ]
-
-
-def _short(manifest: Manifest) -> list[str]:
-    if manifest.short is None:
-        return []
-    file = manifest.short.model.file
-    return [f"short       fewer than {manifest.shortest} timesteps are answered by {file}'s own code"]
-
-
-def _shadow(shadow: Shadow | None) -> list[str]:
-    if shadow is None:
-        return []
-    then = ", which answers after the first difference" if shadow.on_difference == "model" else ""
-    return [f"shadow      a share of {shadow.share:g} is compared with {shadow.model.file}'s own code{then}"]
-
-
-def _own_model(model: OwnModel | None) -> list[str]:
-    if model is None:
-        return []
-    random = "; it draws random numbers" if model.draws else ""
-    return [
-        f"not lowered {model.name} of {model.file} answers by its own code, each request alone: {model.reason}{random}"
-    ]
-
-
-def _streaming(settings: SessionSettings | None) -> list[str]:
-    if settings is None:
-        return []
-    kept = {"disk": "on the host's disk", "redis": "on a server", "client": "by the client"}[settings.store]
-    return [f"streams     sessions are kept {kept}; state {settings.state}"]
+    yield f"precision   {manifest.precision}, within {allowed} of the model in eager mode"
+    yield f"host needs  {software(manifest.requires, manifest.host)}"
+    yield f"host is     {machine(manifest.host, manifest.backend)}"
+    yield from (f"input       {_layout(spec)}" for spec in manifest.inputs)
+    yield from (f"output      {_layout(spec)}" for spec in manifest.outputs)
+    if manifest.codec:
+        yield f"codec       {manifest.codec} reads requests and writes responses"
+    yield "padding     exact by construction: each request is answered as alone"
+    yield f"runs as     {manifest.kind}: {manifest.kind_reason}"
+    yield from (f"carry       {_layout(value.spec)}" for value in manifest.carried)
+    yield f"shapes      {'any' if manifest.shapes == 'any' else 'the buckets'}, up to {manifest.longest} timesteps"
+    yield f"overflow    {manifest.overflow}"
+    if manifest.kernel:
+        yield f"selector    {manifest.kernel} selects the bucket of each sequence"
+    if manifest.placement:
+        yield "placement   each worker is pinned to its own cores"
+    if (short := manifest.short) is not None:
+        yield f"short       fewer than {manifest.shortest} timesteps are answered by {short.model.file}'s own code"
+    if (shadow := manifest.shadow) is not None:
+        then = ", which answers after the first difference" if shadow.on_difference == "model" else ""
+        yield f"shadow      a share of {shadow.share:g} is compared with {shadow.model.file}'s own code{then}"
+    if (settings := manifest.streaming) is not None:
+        kept = {"disk": "on the host's disk", "redis": "on a server", "client": "by the client"}[settings.store]
+        yield f"streams     sessions are kept {kept}; state {settings.state}"
+    yield f"made by     {', '.join(f'{name} {version}' for name, version in manifest.produced_by.items())}"
 
 
 def _layout(spec: TensorSpec) -> str:
