@@ -68,8 +68,9 @@ def check_collisions(tree: Path, given: Iterable[str]) -> None:
         )
 
 
-def copy_serving_files(tree: Path, package: Path, files: Iterable[Path]) -> None:
+def copy_serving_files(tree: Path, files: Iterable[Path]) -> None:
     """Copy the entry file and the serving files of the package, given relative to the package."""
+    package = package_directory()
     for file in files:
         target = tree / PACKAGE / file
         target.parent.mkdir(parents=True, exist_ok=True)

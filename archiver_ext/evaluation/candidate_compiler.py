@@ -56,14 +56,14 @@ class CandidateCompiler:
         return make_candidate(engine, self.program, streams=self.config.streaming is not None, beyond_grid=beyond_grid)
 
     def compile(
-        self, candidates: Sequence[Candidate], grid: BucketGrid
+        self, candidates: Sequence[Candidate]
     ) -> tuple[list[tuple[Candidate, tuple[CompileResult, ...]]], list[RejectedEngine]]:
-        """Compile for all candidates together, in the buckets of `grid`.
+        """Compile for all candidates together, in the buckets of the grid.
 
         Returns the candidates with their compiled programs, and the engines that failed.
         """
         self.work.mkdir(exist_ok=True)
-        jobs = [job for candidate in candidates for job in self._jobs(candidate, grid)]
+        jobs = [job for candidate in candidates for job in self._jobs(candidate)]
         done = 0
 
         def count(outcome: CompileOutcome) -> None:
@@ -84,13 +84,13 @@ class CandidateCompiler:
         rejected = [RejectedEngine(name, f"{failure.job}: {failure.reason}") for name, failure in failures.items()]
         return compiled, rejected
 
-    def _jobs(self, candidate: Candidate, grid: BucketGrid) -> list[CompileJob]:
+    def _jobs(self, candidate: Candidate) -> list[CompileJob]:
         programs = candidate.program.parts
         files = {role: self.work / f"{role}.pt2" for role in programs}
         for role, file in files.items():
             if not file.exists():
                 save_program(programs[role], file)
-        return compile_jobs(candidate.engine, files, grid, self.work, self._settings())
+        return compile_jobs(candidate.engine, files, self.config.grid, self.work, self._settings())
 
     def _settings(self) -> CompileSettings:
         """Compiler settings of the YAML; `trace_kwargs` overrides the same keys outside it."""

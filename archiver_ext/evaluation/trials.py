@@ -87,7 +87,7 @@ class Trials:
         self.refused += [rejection for rejection in rejections if rejection is not None]
         if not fitting:
             return
-        compiled, refused = self.compiler.compile(fitting, self.build.config.grid)
+        compiled, refused = self.compiler.compile(fitting)
         self.refused += refused
         for candidate, programs in compiled:
             self._evaluate(candidate, programs)
@@ -109,7 +109,12 @@ class Trials:
             if not is_engine_error(error):
                 raise
             self.failed.append(RejectedEngine(name, f"{name} cannot run the programs that it compiled: {error}"))
-        _remove_engine(self.build.tree, candidate.engine, work)
+        (self.build.tree / layout.PROGRAMS / name).rename(work / layout.PROGRAMS / name)  # as before `install_engine`
+        code = self.build.tree / PACKAGE
+        try:
+            shutil.rmtree(code)
+        except OSError as error:  # it names the last part of a path alone
+            raise OSError(error.errno, error.strerror, str(code)) from error
 
 
 def prepare_trials(build: BuildInput, compiler: CandidateCompiler, model: torch.nn.Module) -> Trials:
@@ -142,13 +147,4 @@ def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
         own_model=build.short is not None,
         shadow=build.shadow is not None,
     )
-    layout.copy_serving_files(build.tree, layout.package_directory(), files)
-
-
-def _remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:
-    """Undo `install_engine`."""
-    (tree / layout.PROGRAMS / engine.name).rename(compiled / layout.PROGRAMS / engine.name)
-    try:
-        shutil.rmtree(tree / PACKAGE)
-    except OSError as error:  # it names the last part of a path alone
-        raise OSError(error.errno, error.strerror, str(tree / PACKAGE)) from error
+    layout.copy_serving_files(build.tree, files)

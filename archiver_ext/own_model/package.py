@@ -93,7 +93,7 @@ def package_own_model(
     native = _with_native_layers(build, described, trial, constants)
     described, trial = native or (described, trial)
     carried = carried_files(ENGINE, own_model=True, native_layers=native is not None)
-    layout.copy_serving_files(build.tree, layout.package_directory(), carried)
+    layout.copy_serving_files(build.tree, carried)
     try:
         manifest = _manifest(build, described, trial, shortest, bool(constants))
         layout.check_labels(build.tree, manifest.outputs, config.codec)
