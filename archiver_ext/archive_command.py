@@ -89,35 +89,25 @@ def guarded(run: Callable[[], None], stopped: str = "") -> int:
         sys.stderr.write(f"stopped by {by.name}{stopped}\n")
         return 128 + by
     except SystemExit as end:
-        return _report_exit(end)
+        if isinstance(end.__context__, BrokenPipeError):  # rich ends Python where its reader has ended
+            _report_error(end.__context__)
+        else:
+            where = "in code of the model or its files: remove the call"
+            sys.stderr.write(f"error: Python was ended by sys.exit (code {end.code}) {where}\n")
     except Exception as error:  # noqa: BLE001 - the outermost handler: an unexpected error is printed in full
-        return _report_error(error)
+        _report_error(error)
     except BaseException as error:  # noqa: BLE001 - of the user's code: ours raises none that is no Exception
-        return _report_base_exception(error)
-    return 0
-
-
-def _report_exit(end: SystemExit) -> int:
-    """Report code that called sys.exit(): that of a model, or rich's, whose reader ended."""
-    if isinstance(end.__context__, BrokenPipeError):
-        return _report_error(end.__context__)
-    sys.stderr.write(
-        f"error: Python was ended by sys.exit (code {end.code}) in code of the model or its files: remove the call\n"
-    )
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        _tell(
+            f"error: {Path(at.filename).name}, line {at.lineno}, raised {type(error).__name__}: {error}. It is no "
+            f"subclass of Exception, so it cannot be handled as an error of the model: derive it from Exception\n"
+        )
+    else:
+        return 0
     return _FAILED
 
 
-def _report_base_exception(error: BaseException) -> int:
-    """Report an exception that `except Exception` does not catch."""
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    _tell(
-        f"error: {Path(at.filename).name}, line {at.lineno}, raised {type(error).__name__}: {error}. It is no "
-        f"subclass of Exception, so it cannot be handled as an error of the model: derive it from Exception\n"
-    )
-    return _FAILED
-
-
-def _report_error(error: Exception) -> int:
+def _report_error(error: Exception) -> None:
     if isinstance(error, OSError):
         try:
             sys.stdout.flush()
@@ -134,7 +124,6 @@ def _report_error(error: Exception) -> int:
     else:
         _tell("".join(traceback.format_exception(error)))
         _tell(f"error: {type(error).__name__}: {error}\n{_BUG}\n")
-    return _FAILED
 
 
 def _tell(text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,10 @@ def read_state_dicts(file: Path) -> dict[str, Weights]:
 
 
 def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Weights) -> FoundWeights:
-    """Choose among the state dicts of a file, as `find_weights` does. Raises `PackagingError`: several fit."""
+    """Choose among the state dicts of a file, as `find_weights` does.
+
+    Raises `PackagingError`: several fit, or tensors are no blocks of numbers.
+    """
     found = [_without_prefix(key, weights, expected) for key, weights in state_dicts.items()]
     shapes = {name: tensor.shape for name, tensor in expected.items()}
     fitting = [one for one in found if {name: tensor.shape for name, tensor in one.weights.items()} == shapes]
@@ -89,7 +92,12 @@ def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Wei
             f"torch.save(torch.load({file.name!r}){fitting[0].key}, 'weights.pt')"
         )
     best = fitting[0] if fitting else max(found, key=lambda one: len(one.weights.keys() & expected.keys()))
-    _refuse_without_numbers(best.weights, file)
+    kinds = {name: "meta" if w.is_meta else str(w.layout).removeprefix("torch.") for name, w in best.weights.items()}
+    if odd := [f"{name} ({kind})" for name, kind in kinds.items() if kind != "strided"]:
+        raise PackagingError(
+            f"{file.name} holds tensors without numbers in a row: {', '.join(odd[:5])}. Save dense tensors, as "
+            "tensor.to_dense() gives them; a meta tensor has no numbers at all"
+        )
     return FoundWeights({name: one.detach().contiguous() for name, one in best.weights.items()}, best.key, best.prefix)
 
 
@@ -127,17 +135,6 @@ def is_torchscript(file: Path) -> bool:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
         return False  # another format, or damaged or of a later zip: whoever reads it says so
-
-
-def _refuse_without_numbers(weights: Weights, file: Path) -> None:
-    """Refuse tensors that no program can hold as a block of numbers. Raises `PackagingError`: names them."""
-    kinds = {name: "meta" if one.is_meta else str(one.layout).removeprefix("torch.") for name, one in weights.items()}
-    found = [f"{name} ({kind})" for name, kind in kinds.items() if kind != "strided"]
-    if found:
-        raise PackagingError(
-            f"{file.name} holds tensors without numbers in a row: {', '.join(found[:5])}. Save dense tensors, as "
-            "tensor.to_dense() gives them; a meta tensor has no numbers at all"
-        )
 
 
 def write_weights(weights: Weights, target: Path) -> None:
@@ -219,23 +216,18 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
 
     Raises `PackagingError`: names the first of them, and how many there are.
     """
-    found = list(_not_finite(model))
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    found = []
+    for name, tensor in tensors:
+        if tensor.is_floating_point() or tensor.is_complex():
+            wrong = int((~tensor.isfinite() if tensor.requires_grad else tensor.isnan()).sum())
+            found += [f"{name}: {wrong} of {tensor.numel()}"] if wrong else []
     if found:
-        named = len(list(model.named_parameters())) + len(list(model.named_buffers()))
         raise PackagingError(
-            f"{source}: {len(found)} of {named} weights hold NaN or infinite numbers, so the outputs would hold them "
-            f"too:\n{_lines(found)}\nSave the weights of an earlier step of the training, in which "
+            f"{source}: {len(found)} of {len(tensors)} weights hold NaN or infinite numbers, so the outputs would hold "
+            f"them too:\n{_lines(found)}\nSave the weights of an earlier step of the training, in which "
             "all(torch.isfinite(w).all() for w in model.parameters()) is true"
         )
-
-
-def _not_finite(model: torch.nn.Module) -> Iterator[str]:
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            continue
-        wrong = ~tensor.isfinite() if tensor.requires_grad else tensor.isnan()
-        if count := int(wrong.sum()):
-            yield f"{name}: {count} of {tensor.numel()}"
 
 
 def _check_dtypes(expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], source: str) -> None:
@@ -253,7 +245,6 @@ def _check_dtypes(expected: Mapping[str, torch.Tensor], given: Mapping[str, torc
         )
 
 
-def _lines(problems: Iterable[str]) -> str:
-    listed = list(problems)
-    more = [f"and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
-    return "\n".join(f"  {line}" for line in (*listed[:_SHOWN], *more))
+def _lines(problems: Sequence[str]) -> str:
+    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    return "\n".join(f"  {line}" for line in (*problems[:_SHOWN], *more))

@@ -39,7 +39,7 @@ from .errors import PackagingError
 from .evaluation.candidate import CandidateResult, RejectedEngine
 from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.manifest_builder import BuildInput
-from .evaluation.selection import candidate_engines, select_fastest
+from .evaluation.selection import candidate_engines, fastest
 from .evaluation.trials import AllDiffer, install_engine, prepare_trials, write_constants
 from .evaluation.verification_cases import NotRepeatable
 from .model_class import importable
@@ -177,7 +177,10 @@ class _Packaging:
                 processes.prepare()
             notes = self._uninstalled()
             model = self._load(notes)
-            program = with_bucket_selector(lower(model, config), config)
+            program = lower(model, config)
+            if config.buckets.kernel is not None:
+                reason = f"{config.buckets.kernel} selects a bucket for each whole sequence"
+                program = replace(program, chunked=None, chunking_reason=reason, any_shape=False)
             if config.streaming is not None:
                 check_streamable(program)
             check_bucket_selector(config, tree)
@@ -195,7 +198,8 @@ class _Packaging:
             compiler = CandidateCompiler(config, program, directory, work, self.console, processes)
             trials = prepare_trials(build, compiler, model)
             results = trials.run([compiler.candidate(engine) for engine in engines])
-        selected = select_fastest(results)
+        name = fastest({result.backend: result.total_ms for result in results})
+        selected = next(result for result in results if result.backend == name)
         install_engine(build, selected.candidate.engine, work)
         write_manifest(selected.manifest, tree)
         loaded = load_archive(tree, self._threads)  # once more, as a host will
@@ -288,14 +292,6 @@ def check_codec(codec: str | None, directory: Path) -> None:
         ) from error
     if not isinstance(getattr(module, class_name, None), type):
         raise PackagingError(f"neuron_lstm.codec: {file.name} defines no class {class_name}")
-
-
-def with_bucket_selector(program: LoweredModel, config: ServingConfig) -> LoweredModel:
-    """Restrict a program to whole sequences in the grid's shapes, if the user selects the buckets."""
-    if config.buckets.kernel is None:
-        return program
-    reason = f"{config.buckets.kernel} selects a bucket for each whole sequence"
-    return replace(program, chunked=None, chunking_reason=reason, any_shape=False)
 
 
 def check_bucket_selector(config: ServingConfig, directory: Path) -> None:

@@ -159,21 +159,16 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
     }
 
 
-def _served_itself(outcome: OwnModelResult) -> str:
-    """Say that the model itself answers, why, and what would make it fast."""
-    model = outcome.model
-    if model.reason == "`lowering: off`":
-        return f"{model.name} is served by its own code in eager mode, because of {model.reason}: leave that out"
-    return (
-        f"{model.name} is served by its own code in eager mode, each request alone, because it cannot be lowered: "
-        f"{model.reason}"
-    )
-
-
 def _own_remarks(outcome: OwnModelResult) -> Iterator[str]:
     """Say first that the model itself answers, and why."""
     manifest, model = outcome.manifest, outcome.model
-    yield _served_itself(outcome)
+    if model.reason == "`lowering: off`":
+        yield f"{model.name} is served by its own code in eager mode, because of {model.reason}: leave that out"
+    else:
+        yield (
+            f"{model.name} is served by its own code in eager mode, each request alone, because it cannot be lowered: "
+            f"{model.reason}"
+        )
     yield from outcome.notes
     yield (
         "a lowered model is compiled, and computes several requests in one call: change what the first line names, or "
@@ -199,7 +194,7 @@ def _own_remarks(outcome: OwnModelResult) -> Iterator[str]:
     yield from cost_lines(manifest.backend, manifest.measurement, ())
     yield from busy_line(manifest.measurement)
     needs = ", ".join(f"{need.distribution} {need.version} or later" for need in manifest.requires)
-    yield f"packaged with Python {outcome.python}; a host needs {needs}"
+    yield f"packaged with Python {manifest.produced_by['python']}; a host needs {needs}"
     yield f"{outcome.archive}: {human_size(outcome.size)}"
 
 
@@ -210,7 +205,7 @@ def _own_json(outcome: OwnModelResult) -> dict[str, Any]:
         "size": outcome.size,
         "backend": manifest.backend,
         "own_model": {"name": model.name, "reason": model.reason, "draws": model.draws, "state": list(outcome.state)},
-        "python": outcome.python,
+        "python": manifest.produced_by["python"],
         "requires": [need._asdict() for need in manifest.requires],
         "costs": [{"length": cost.bucket.length, "milliseconds": cost.milliseconds} for cost in manifest.costs],
         **({"notes": list(outcome.notes)} if outcome.notes else {}),

@@ -114,17 +114,13 @@ def serve_method(model: torch.nn.Module, name: str, *, batched: bool = True) -> 
     """
     method = getattr(model, name, None)
     if not callable(method) or isinstance(method, torch.nn.Module):
-        raise PackagingError(_no_method(model, name, method))
+        model_class = type(model)
+        public = [own for own in dir(model_class) if not own.startswith("_")]
+        known = [own for own in public if callable(getattr(model_class, own)) and not hasattr(torch.nn.Module, own)]
+        near = closest_key(name, known)
+        advice = f"did you mean {near}?" if near else f"its methods are {', '.join(('forward', *known))}"
+        wrong = "has no method" if method is None else f"holds a {type(method).__name__}, not a method, named"
+        raise PackagingError(f"neuron_lstm.model.method: {model_class.__name__} {wrong} {name}: {advice}")
     if name == "forward" and batched:
         return
     run_method(model, method, batched=batched)
-
-
-def _no_method(model: torch.nn.Module, name: str, found: object) -> str:
-    model_class = type(model)
-    public = [own for own in dir(model_class) if not own.startswith("_")]
-    known = [own for own in public if callable(getattr(model_class, own)) and not hasattr(torch.nn.Module, own)]
-    near = closest_key(name, known)
-    advice = f"did you mean {near}?" if near else f"its methods are {', '.join(('forward', *known))}"
-    wrong = "has no method" if found is None else f"holds a {type(found).__name__}, not a method, named"
-    return f"neuron_lstm.model.method: {model_class.__name__} {wrong} {name}: {advice}"

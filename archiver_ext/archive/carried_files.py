@@ -18,15 +18,6 @@ from .layout import package_directory
 Node = TypeVar("Node", bound=Hashable)
 
 _HANDLER = ("handlers/neuron_lstm.py", "handlers/torchserve.py", "handlers/runtime/checked_modules.py")
-_CPU_SEGMENTS = ("backends/eager.py",)
-"""Start point of programs that are divided between the engine and the CPU."""
-_OWN_MODEL = ("handlers/runtime/own_model.py",)
-"""Start point of a model that answers by its own code."""
-_NATIVE_LAYERS = ("handlers/runtime/native_layers.py",)
-"""Start point of such a model whose recurrent layers the native library computes."""
-_SHADOW = ("handlers/runtime/shadow.py",)
-"""Start point of a lowered model whose answers are compared with those of its own code."""
-
 _SESSIONS = "handlers/streaming/open_sessions.py"
 STORES = {
     "client": (_SESSIONS,),
@@ -52,14 +43,14 @@ def carried_files(
     `shadow`: answers are compared with those of the model itself. An engine of another distribution is installed with
     that distribution.
     """
-    start = [
-        *_HANDLER,
-        *(_CPU_SEGMENTS if cpu_segments else ()),
-        *(STORES[store] if store is not None else ()),
-        *(_OWN_MODEL if own_model else ()),
-        *(_NATIVE_LAYERS if native_layers else ()),
-        *(_SHADOW if shadow else ()),
-    ]
+    parts = {
+        "backends/eager.py": cpu_segments,
+        "handlers/runtime/own_model.py": own_model,
+        "handlers/runtime/native_layers.py": native_layers,
+        "handlers/runtime/shadow.py": shadow,
+    }
+    start = [*_HANDLER, *(file for file, is_carried in parts.items() if is_carried)]
+    start += STORES[store] if store is not None else ()
     data: tuple[str, ...] = ()
     if engine in ENGINES:
         start.append(f"backends/{ENGINES[engine].module.replace('.', '/')}.py")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ...config.manifest import FILE_NAME, sha256_of
 from ...handlers.neuron_lstm import LIST, TITLE, parse_list
@@ -77,20 +77,15 @@ def digest_files(directory: Path) -> dict[str, str]:
 
     Raises `OSError`: a folder or a file cannot be read.
     """
-    paths = {path.relative_to(directory).as_posix(): path for path in _files_below(directory)}
-    return {name: sha256_of(paths[name]) for name in sorted(paths) if _is_archived(PurePosixPath(name))}
+    paths = {path.relative_to(directory).as_posix(): path for path in _archived_below(directory)}
+    return {name: sha256_of(paths[name]) for name in sorted(paths.keys() - {FILE_NAME, STOCK_MANIFEST, LIST})}
 
 
-def _files_below(directory: Path) -> Iterator[Path]:
+def _archived_below(directory: Path) -> Iterator[Path]:
     # Not `rglob`, which leaves out what it cannot read.
     for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
-            yield from _files_below(path)
+            if not (path.name in {"__pycache__", "__MACOSX"} or path.name.startswith(".")):
+                yield from _archived_below(path)
         elif path.is_file():
             yield path
-
-
-def _is_archived(path: PurePosixPath) -> bool:
-    folders = path.parts[:-1]
-    hidden = any(folder in {"__pycache__", "__MACOSX"} or folder.startswith(".") for folder in folders)
-    return not hidden and str(path) not in _NOT_DIGESTED

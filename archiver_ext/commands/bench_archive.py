@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from statistics import median
 
@@ -117,8 +118,10 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]]) ->
     rng = torch.Generator().manual_seed(0)
     drawn = [[draw_inputs(archive.manifest.inputs, length, rng) for length in batch] for batch in accepted]
     strategies = {name: list(steps) for name, steps in _strategies(archive, drawn, accepted).items()}
-    calls: dict[str, Call] = {name: on_threads(serving, _call_of(archive, steps)) for name, steps in strategies.items()}
-    calls[_PLANNING] = lambda: [archive.plan(batch) for batch in accepted]
+    calls: dict[str, Call] = {
+        **{name: on_threads(serving, partial(_run, archive, steps)) for name, steps in strategies.items()},
+        _PLANNING: lambda: [archive.plan(batch) for batch in accepted],
+    }
     seconds = {name: tuple(ms / 1000 for ms in turns) for name, turns in measure(calls, _EFFORT).items()}
     return BenchmarkResult(
         batches=accepted,
@@ -182,9 +185,6 @@ def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
     return shapes.smallest_holding(rows, longest)
 
 
-def _call_of(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
-    def call() -> None:
-        for step in steps:
-            archive.run_plan(step.plan(step.lengths), step.requests, step.lengths)
-
-    return call
+def _run(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> None:
+    for step in steps:
+        archive.run_plan(step.plan(step.lengths), step.requests, step.lengths)

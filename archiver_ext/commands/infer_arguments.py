@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,7 @@ class _Search:
 
     def fits(self, arguments: Arguments) -> bool:
         """Whether the class has exactly the weights of the file."""
-        made = self._made(arguments)
-        if made is None:
-            return False
-        weights = choose_weights(self._dicts, self._file, made).weights
-        return {name: one.shape for name, one in weights.items()} == {name: one.shape for name, one in made.items()}
+        return self._score(arguments) == inf
 
     def is_free(self, name: str, arguments: Arguments) -> bool:
         """Whether other values of an argument that was not given fit too."""
@@ -121,11 +118,13 @@ class _Search:
         return arguments
 
     def _score(self, arguments: Arguments) -> float:
-        """The number of equal sizes, less the names that only one side has."""
+        """The number of equal sizes, less the names that only one side has; infinite if all are equal."""
         made = self._made(arguments)
         if made is None:
-            return float("-inf")
+            return -inf
         weights = choose_weights(self._dicts, self._file, made).weights
+        if {name: one.shape for name, one in weights.items()} == {name: one.shape for name, one in made.items()}:
+            return inf
         shared = made.keys() & weights.keys()
         equal = sum(a == b for name in shared for a, b in zip(made[name].shape, weights[name].shape, strict=False))
         return equal - len(made.keys() ^ weights.keys())

@@ -117,7 +117,10 @@ def _init(options: argparse.Namespace) -> None:
     else:
         write_output(options.output, text.encode())
         print_note(f"wrote {options.output}; check its inputs and buckets, then package the model:")
-        print_note(f"  {_packaging_command(options)}")
+        weights = "WEIGHTS.pt" if options.serialized_file is None else str(options.serialized_file)
+        words = ["neuron-lstm", "archive", "--model-name", "NAME", "--version", "1.0"]
+        files = ["--model-file", str(options.model_file), "--serialized-file", weights]
+        print_note(f"  {shlex.join([*words, *files, '--config-file', str(options.output)])}")
 
 
 def _refusal(model_class: type[nn.Module], text: str) -> str | None:
@@ -132,14 +135,6 @@ def _refusal(model_class: type[nn.Module], text: str) -> str | None:
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         return f"lowering was tried and refuses this model with these inputs: {_note(str(error), _LONGEST_REFUSAL)}"
     return None
-
-
-def _packaging_command(options: argparse.Namespace) -> str:
-    """Return the command that packages the model with the written file."""
-    words = ["neuron-lstm", "archive", "--model-name", "NAME", "--version", "1.0"]
-    weights = "WEIGHTS.pt" if options.serialized_file is None else str(options.serialized_file)
-    files = ["--model-file", str(options.model_file), "--serialized-file", weights]
-    return shlex.join([*words, *files, "--config-file", str(options.output)])
 
 
 def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Path | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -68,15 +68,12 @@ def _answer(model: OpenArchive, requests: BinaryIO, answers: BinaryIO, files: Ex
     return refused, first, lines
 
 
-@contextmanager
-def _open_requests(path: Path) -> Iterator[BinaryIO]:
-    if path == _STANDARD:
-        if sys.stdin is None:
-            raise ArchiveError("standard input is closed")
-        yield sys.stdin.buffer
-        return
-    with path.open("rb") as file:
-        yield file
+def _open_requests(path: Path) -> AbstractContextManager[BinaryIO]:
+    if path != _STANDARD:
+        return path.open("rb")
+    if sys.stdin is None:
+        raise ArchiveError("standard input is closed")
+    return nullcontext(sys.stdin.buffer)
 
 
 @contextmanager
@@ -85,8 +82,6 @@ def _open_answers(path: Path) -> Iterator[BinaryIO]:
     from ..archive.workspace import open_output
 
     if path == _STANDARD:
-        if sys.stdout is None:
-            raise ArchiveError("standard output is closed")
         try:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from ...backends.interface import Backend, Requirement, precision_of
+from ...backends.interface import Requirement, precision_of
 from ...backends.program_source.read import FILE_NAME
 from ...backends.versions import release, torch_version
 from ...bucketing.shapes import Bucket
@@ -54,8 +54,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     return Manifest(
         backend=engine.name,
         requires=tuple(
-            RequiredPackage(need.distribution, need.module, need.version)
-            for need in _requirements(engine, config, _sources(build, candidate))
+            RequiredPackage(need.distribution, need.module, need.version) for need in _requirements(build, candidate)
         )
         + imported_by(build.tree, next((use.model for use in (build.shadow, build.short) if use is not None), None)),
         host={**engine.host(), **symbol_versions(_programs(build, candidate).rglob("*.so"))},
@@ -107,19 +106,15 @@ def with_errors(manifest: Manifest, verified: Mapping[Bucket, VerificationResult
     return replace(manifest, checks=tuple(checks))
 
 
-def _requirements(engine: Backend, config: ServingConfig, sources: Sequence[str]) -> Iterator[Requirement]:
-    """Packages for the engine, with the lowest torch for its sources, and for a session store on a server."""
+def _requirements(build: BuildInput, candidate: Candidate) -> Iterator[Requirement]:
+    """Packages for the engine, with the lowest torch that runs its sources, and for a session store on a server."""
+    sources = [file.read_text(encoding="utf-8") for file in _programs(build, candidate).rglob(FILE_NAME)]
     lowest = [version for source in sources if (version := lowest_torch(source, torch_version())) is not None]
-    for need in engine.requirements():
+    streaming = build.config.streaming
+    for need in candidate.engine.requirements():
         yield replace(need, version=max([need.version, *lowest], key=release)) if need.module == "torch" else need
-    if config.streaming is not None and config.streaming.store == "redis":
+    if streaming is not None and streaming.store == "redis":
         yield Requirement("redis", "redis", metadata.version("redis"))
-
-
-def _sources(build: BuildInput, candidate: Candidate) -> list[str]:
-    """The programs, or segments of programs, that torch runs from their source."""
-    files = sorted(_programs(build, candidate).rglob(FILE_NAME))
-    return [file.read_text(encoding="utf-8") for file in files]
 
 
 def _programs(build: BuildInput, candidate: Candidate) -> Path:

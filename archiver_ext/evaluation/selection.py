@@ -130,12 +130,6 @@ def _other_precision(engine: Backend, requested: Precision) -> str:
     )
 
 
-def select_fastest(results: Sequence[CandidateResult]) -> CandidateResult:
-    """Select the candidate with the fewest milliseconds in all, in the order of preference."""
-    name = fastest({result.backend: result.total_ms for result in results})
-    return next(result for result in results if result.backend == name)
-
-
 def fastest(totals: Mapping[str, float]) -> str:
     """Return the first engine, in the order of preference, whose time no other one undercuts by more than `MARGIN`.
 

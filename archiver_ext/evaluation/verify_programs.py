@@ -72,10 +72,6 @@ class _Session:
     """Number of chunks."""
     answers: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
-    @property
-    def is_open(self) -> bool:
-        return self.done < len(self.cuts) - 1
-
 
 def verify_streaming(
     model: ServedModel,
@@ -90,7 +86,7 @@ def verify_streaming(
     worst = VerificationResult(Bucket(rows, 1), 0.0, 0.0, "")
     for _ in range(_BATCHES):
         sessions = [_cut(case, choose) for case in choose.choices(cases, k=min(2 * rows, _MAX_ROWS))]
-        while waiting := [session for session in sessions if session.is_open]:
+        while waiting := [session for session in sessions if session.done < len(session.cuts) - 1]:
             _advance(model, program.inputs, choose.sample(waiting, k=choose.randint(1, min(rows, len(waiting)))))
         for session in sessions:
             worst = merge_worst(worst, _compare(session, program.outputs, tolerance))

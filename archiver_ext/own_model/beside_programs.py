@@ -23,6 +23,7 @@ from .described import describe_own_model, forget_modules, make_program, non_per
 from .imports import reached_files
 from .trial import batch_of, lengths_to_answer, try_described
 
+_WITHOUT_SHADOW = "neuron_lstm.shadow: ", ". Leave `shadow` out to package it without"
 _MOST_SHORT = 8
 """Numbers of timesteps below those of the programs that are tried."""
 

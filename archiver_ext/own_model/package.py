@@ -55,7 +55,6 @@ class OwnModelResult:
     manifest: Manifest
     state: tuple[str, ...]
     """Names of the state that requests leave behind in the model, and that is put back."""
-    python: str
     notes: tuple[str, ...]
 
     @property
@@ -105,14 +104,8 @@ def package_own_model(
     measured = _with_costs(loaded, trial)
     write_manifest(measured, build.tree)
     _loaded(build)  # once more, as a host will
-    return OwnModelResult(
-        build.tree,
-        0,
-        measured,
-        trial.state,
-        measured.produced_by["python"],
-        (*notes, *_unused_keys(config), *filter(None, [trial.failure])),
-    )
+    told = (*notes, *_unused_keys(config), *filter(None, [trial.failure]))
+    return OwnModelResult(build.tree, 0, measured, trial.state, told)
 
 
 def _both(refusal: Exception | None, reason: str, error: PackagingError) -> PackagingError:
@@ -131,7 +124,9 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
     return Manifest(
         backend=ENGINE,
         requires=(RequiredPackage("torch", "torch", torch_version()), *imported_by(build.tree, model)),
-        host=_host(build.tree, model),
+        host={}
+        if model.recurrences is None
+        else {**target_machine.host(), **symbol_versions((build.tree / model.recurrences).glob("*.so"))},
         inputs=tuple(replace(spec, vocabulary=trial.vocabularies.get(spec.name)) for spec in config.input_specs),
         takes_lengths=False,
         outputs=learned_outputs(trial.observed, trial.batch_dims, config.outputs),
@@ -158,13 +153,6 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
         else ErrorTolerance(config.tolerance.atol, config.tolerance.rtol),
         produced_by=producer_versions(),
     )
-
-
-def _host(tree: Path, model: OwnModel) -> dict[str, str]:
-    """Return the machine that the library is for; empty without one."""
-    if model.recurrences is None:
-        return {}
-    return {**target_machine.host(), **symbol_versions((tree / model.recurrences).glob("*.so"))}
 
 
 def _verify(loaded: LoadedArchive, trial: Trial) -> None:

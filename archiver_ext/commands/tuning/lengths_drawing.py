@@ -15,7 +15,6 @@ from math import ceil, exp, floor, log
 from typing import NamedTuple
 
 from ....bucketing.bucket_lengths import Histogram
-from .grid_evaluation import GridEvaluation
 from .proposal import Proposal, counted, padding_percent, result, summary, timesteps
 from .time_padding import TimePadding
 
@@ -145,7 +144,16 @@ def _axis(proposal: Proposal) -> _Axis:
 def make_panels(proposal: Proposal) -> tuple[Panel, ...]:
     """Make the panel of each grid, all at the same scale."""
     axis = _axis(proposal)
-    grids = [_grid_panel(proposal, axis, grid) for grid in proposal.distinct_grids]
+    grids = [
+        Panel(
+            title=grid.name.capitalize(),
+            detail=f"{counted(len(grid.lengths), 'length')}, {timesteps(grid.computed)} timesteps computed",
+            figure=f"{padding_percent(grid.ratio)} padding" if grid.ratio is not None else "padding by batch",
+            bars=tuple(_bars(proposal.histogram, axis, grid.counted_up_to, proposal.padding)),
+            edges=_spread([(axis.at(length + 0.5), length) for length in grid.lengths], _CLOSEST_EDGES),
+        )
+        for grid in proposal.distinct_grids
+    ]
     highest = max((bar.useful + bar.padded for panel in grids for bar in panel.bars), default=1.0)
     return tuple(
         replace(panel, bars=tuple(b._replace(useful=b.useful / highest, padded=b.padded / highest) for b in panel.bars))
@@ -158,16 +166,6 @@ def make_ticks(proposal: Proposal) -> list[_Mark]:
     axis = _axis(proposal)
     lengths = _round_lengths(ceil(axis.shortest), floor(axis.longest))
     return [tick for tick in _spread([(axis.at(length), length) for length in lengths], _CLOSEST_TICKS) if tick.label]
-
-
-def _grid_panel(proposal: Proposal, axis: _Axis, grid: GridEvaluation) -> Panel:
-    return Panel(
-        title=grid.name.capitalize(),
-        detail=f"{counted(len(grid.lengths), 'length')}, {timesteps(grid.computed)} timesteps computed",
-        figure=f"{padding_percent(grid.ratio)} padding" if grid.ratio is not None else "padding by batch",
-        bars=tuple(_bars(proposal.histogram, axis, grid.counted_up_to, proposal.padding)),
-        edges=_spread([(axis.at(length + 0.5), length) for length in grid.lengths], _CLOSEST_EDGES),
-    )
 
 
 def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int], padding: TimePadding) -> Iterator[_Bar]:

@@ -77,20 +77,11 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
     if manifest is None:
         return configured
     packaged = _of_archive(manifest)
-    return replace(
-        configured,
-        engine=_with_other_engine(packaged.engine, config.engine),
-        costs=packaged.costs,
-        batches=packaged.batches,
-    )
-
-
-def _with_other_engine(packaged: EnginePadding, configured: str) -> EnginePadding:
-    """Say so if the configuration names another engine than the one whose costs are known."""
-    if configured in (AUTO, packaged.engine):
-        return packaged
-    other = f"the figures are those of {packaged.engine}, as in the archive; the configuration names {configured}"
-    return replace(packaged, detail=f"{packaged.detail}; {other}" if packaged.detail else other)
+    engine = packaged.engine
+    if config.engine not in (AUTO, engine.engine):
+        other = f"the figures are those of {engine.engine}, as in the archive; the configuration names {config.engine}"
+        engine = replace(engine, detail=f"{engine.detail}; {other}" if engine.detail else other)
+    return replace(configured, engine=engine, costs=packaged.costs, batches=packaged.batches)
 
 
 def _of_archive(manifest: Manifest) -> Target:

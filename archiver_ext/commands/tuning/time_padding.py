@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ....backends.interface import Backend, LoadError
+from ....backends.interface import LoadError
 from ....backends.registry import get_backend
 from ....config.engine_choice import AUTO
 from ....config.manifest import Manifest
@@ -61,18 +61,14 @@ def padding_of_config(config: ServingConfig) -> EnginePadding:
     if config.engine == AUTO:
         return UNKNOWN
     try:
-        padding = _padding_of_engine(get_backend(config.engine), config)
+        engine = get_backend(config.engine)
     except LoadError:
         return EnginePadding(
             config.engine,
             "bucket",
             f"{config.engine} is not installed here: the figures are those of an engine with a program for each bucket",
         )
-    model = "a model that cannot take every length is padded to its buckets all the same: --archive says whether it is"
-    return EnginePadding(config.engine, padding, "" if padding == "bucket" else model)
-
-
-def _padding_of_engine(engine: Backend, config: ServingConfig) -> TimePadding:
     if config.buckets.kernel is not None or not (engine.polymorphic and engine.any_shape):
-        return "bucket"
-    return "none" if engine.ragged and config.streaming is None else "call"
+        return EnginePadding(config.engine, "bucket")
+    model = "a model that cannot take every length is padded to its buckets all the same: --archive says whether it is"
+    return EnginePadding(config.engine, "none" if engine.ragged and config.streaming is None else "call", model)
