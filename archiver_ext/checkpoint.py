@@ -16,7 +16,7 @@ from ..backends.safetensors_file import WeightsError
 from ..backends.signature import dtype_name
 from ..backends.torch_files import torch_file
 from ..backends.weights import load_checkpoint, read_weights
-from .errors import PackagingError
+from .errors import PackagingError, refusing
 from .model_class import Tell, tell_nothing
 
 _DEEPEST = 4
@@ -173,10 +173,8 @@ def load_state_dict(
             )
         check_finite(model, "the model")
         return None
-    try:
+    with refusing((WeightsError, PackagingError), "--serialized-file "):
         found = find_weights(serialized_file, expected)
-    except (WeightsError, PackagingError) as error:
-        raise PackagingError(f"--serialized-file {error}") from error
     _check_fit(type(model).__name__, expected, found, serialized_file)
     if not found.is_whole_file:
         tell(found.describe(serialized_file))

@@ -35,7 +35,7 @@ from .archive import layout
 from .archive.workspace import temporary_files_in
 from .archive.writer import publish
 from .checkpoint import check_finite, is_torchscript, load_state_dict, write_weights
-from .errors import PackagingError
+from .errors import PackagingError, refusing
 from .evaluation.candidate import CandidateResult, RejectedEngine
 from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.manifest_builder import BuildInput
@@ -303,10 +303,8 @@ def check_bucket_selector(config: ServingConfig, directory: Path) -> None:
     if reference is None:
         return
     _extra_file("buckets.kernel", reference, directory)
-    try:
+    with refusing(RuntimeError, "neuron_lstm.buckets."):
         load_bucket_selector(reference, config.grid.lengths, directory)
-    except RuntimeError as error:
-        raise PackagingError(f"neuron_lstm.buckets.{error}") from error
 
 
 def _extra_file(key: str, reference: str, directory: Path) -> Path:

@@ -14,26 +14,13 @@ from ..config.schema import ModelArguments
 from ..config.strict import closest_key
 from ..handlers.runtime.constructor_arguments import ArgumentError, as_argument
 from ..handlers.runtime.own_model import run_method
-from .checkpoint import load_state_dict
-from .errors import PackagingError
+from .errors import PackagingError, refusing
 from .model_class import Tell, load_class, tell_nothing
 
 _TUPLE = re.compile(r"(typing\.)?(Optional\[(typing\.)?)?[Tt]uple\b")
 """The beginning of an annotation such as `tuple[int, int]`."""
 _MOST_SHOWN = 200
 """Characters of an argument in a message."""
-
-
-def load_model(
-    model_file: Path, serialized_file: Path | None, config: ModelArguments, tell: Tell = tell_nothing
-) -> torch.nn.Module:
-    """Load the user's model with its weights, in eval mode, on the CPU.
-
-    Raises `PackagingError`: the files and arguments make no such model; the message gives the reason and the remedy.
-    """
-    model = build_model(model_file, config, tell)
-    load_state_dict(model, serialized_file, tell)
-    return model
 
 
 def build_model(model_file: Path, config: ModelArguments, tell: Tell = tell_nothing) -> torch.nn.Module:
@@ -84,10 +71,8 @@ def _bound(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> dict[
             "under `neuron_lstm:`; `neuron-lstm init` with --serialized-file finds sizes"
         ) from error
     tuples = taken_as_tuples(model_class, args)
-    try:
+    with refusing(ArgumentError):
         values = {name: as_argument(value) for name, value in args.items()}
-    except ArgumentError as error:
-        raise PackagingError(str(error)) from error
     return {name: tuple(value) if name in tuples else value for name, value in values.items()}
 
 

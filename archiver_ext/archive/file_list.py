@@ -10,7 +10,7 @@ from pathlib import Path
 from ...config.manifest import FILE_NAME, sha256_of
 from ...handlers.neuron_lstm import LIST, TITLE, parse_list
 from ...inference.reader import STOCK_MANIFEST
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 
 
 def list_body(digests: Mapping[str, str]) -> bytes:
@@ -60,13 +60,8 @@ def renewed_list(content: bytes, files: Mapping[str, Path]) -> tuple[bytes, bool
 
 def parsed(content: bytes) -> tuple[dict[str, str], bytes, bytes | None]:
     """Parse a list, as the entry file does. Raises `PackagingError`: the list is damaged."""
-    try:
+    with refusing(RuntimeError):
         return parse_list(content)
-    except RuntimeError as error:
-        raise PackagingError(str(error)) from error
-
-
-_NOT_DIGESTED = frozenset({FILE_NAME, STOCK_MANIFEST, LIST})
 
 
 def digest_files(directory: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from ...backends.subprocesses import PACKAGE
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, TensorSpec, role_buckets
 from ...handlers.formats.request import read_labels
 from ...handlers.neuron_lstm import LIST
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 
 ENTRY_FILE = "neuron_lstm.py"
 PROGRAMS = "programs"
@@ -80,8 +80,6 @@ def copy_serving_files(tree: Path, files: Iterable[Path]) -> None:
 
 def check_labels(directory: Path, outputs: Sequence[TensorSpec], codec: str | None) -> None:
     """Refuse names of classes that servers would refuse. Raises `PackagingError`: they do not fit the outputs."""
-    try:
-        if codec is None:
+    if codec is None:
+        with refusing(RuntimeError):
             read_labels(directory, outputs)
-    except RuntimeError as error:
-        raise PackagingError(str(error)) from error

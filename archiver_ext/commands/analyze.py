@@ -54,18 +54,18 @@ def _lower(options: argparse.Namespace) -> tuple[LoweredModel, ServingConfig]:
     """Lower the user's model; without a serialized file it has freshly initialised weights."""
     from ...config.load import load_config
     from ...lowering import lower
+    from ..checkpoint import load_state_dict
     from ..model_class import importable
-    from ..user_model import build_model, load_model
+    from ..user_model import build_model
 
     config = load_config(options.config_file)
     for file in filter(None, (options.model_file, options.serialized_file)):
         if not file.is_file():
             raise PackagingError(f"there is no file {file}")
     with importable(options.model_file.resolve().parent):
-        if options.serialized_file is None:
-            model = build_model(options.model_file, config.model, print_note)
-        else:
-            model = load_model(options.model_file, options.serialized_file, config.model, print_note)
+        model = build_model(options.model_file, config.model, print_note)
+        if options.serialized_file is not None:
+            load_state_dict(model, options.serialized_file, print_note)
         return lower(model, config), config
 
 

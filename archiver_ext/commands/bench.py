@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PackagingError
+from ..errors import refusing
 from ..report_parts import busy_line, make_table, print_lines
 from . import Commands, add_archive, positive, show
 
@@ -46,10 +46,8 @@ def _bench(options: argparse.Namespace) -> None:
     from ..torch_threads import worker_threads
     from .bench_archive import measure_archive, sample_batches
 
-    try:
+    with refusing(LengthsError, f"{options.lengths}: "):
         histogram = read_lengths(options.lengths)
-    except LengthsError as error:
-        raise PackagingError(f"{options.lengths}: {error}") from error
     with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
         loaded = with_ranges_of_tree(model.loaded, model.directory)
         result = measure_archive(loaded, sample_batches(histogram, options.batch))

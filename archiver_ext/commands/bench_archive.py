@@ -18,7 +18,7 @@ from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import CostMeasurement, Manifest
 from ...handlers.runtime.loader import LoadedArchive, supported_shapes
 from ...handlers.runtime.measurement import Call, Effort, measure, spread
-from ..errors import PackagingError
+from ..errors import refusing
 from ..evaluation.verification_cases import draw_inputs
 from ..torch_threads import on_threads
 
@@ -142,10 +142,8 @@ def _accepted(length: int, archive: LoadedArchive) -> int:
     """The number of served timesteps: fewer than `length` if the archive truncates."""
     if archive.manifest.overflow == "truncate":
         length = min(length, archive.manifest.longest)
-    try:
+    with refusing(SequenceTooLong, "this archive does not serve all of these lengths: "):
         archive.plan([length])
-    except SequenceTooLong as error:
-        raise PackagingError(f"this archive does not serve all of these lengths: {error}") from error
     return length
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from ...handlers.runtime.constructor_arguments import ArgumentError, Options, as_argument
 from ..checkpoint import Weights, choose_weights, read_state_dicts
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 from .infer_inputs import annotation_name
 
 _MOST_SECONDS = 20.0
@@ -190,10 +190,8 @@ def _options_read(model_class: type[nn.Module], given: Mapping[str, Any], requir
 def _missing_value(model_class: type[nn.Module], known: Mapping[str, Any], probed: Sequence[str]) -> str | None:
     """Return the first value that the constructor misses in the probed arguments; None if it misses none."""
     values = nested(known)
-    try:
+    with refusing(ArgumentError):
         arguments = {name: as_argument(value) for name, value in values.items() if name not in probed}
-    except ArgumentError as error:
-        raise PackagingError(str(error)) from error
     probes = {name: _probe(name, values.get(name)) for name in probed}
     try:
         with torch.device("meta"):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 from . import Commands, check_output, positive, print_note
 
 if TYPE_CHECKING:
@@ -150,10 +150,8 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
                 f"shapes tell sizes, or --args {' '.join(f'{name}=VALUE' for name in missing)}"
             )
         return nested(given)
-    try:
+    with refusing(WeightsError, "--serialized-file "):
         args = nested(infer_arguments(model_class, given, weights))
-    except WeightsError as error:
-        raise PackagingError(f"--serialized-file {error}") from error
     load_state_dict(construct(model_class, args), weights, print_note)
     return args
 
@@ -280,7 +278,5 @@ def flow(value: Any) -> str:
     """Format a plain value as YAML on one line. Raises `PackagingError`: it has no plain form in YAML."""
     from ...config.yaml_text import flow_text
 
-    try:
+    with refusing(ValueError):
         return flow_text(value)
-    except ValueError as error:
-        raise PackagingError(str(error)) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 from ..report_parts import make_table, print_lines
 from . import Commands, add_archive, add_archive_output, check_output, show, tell_unsigned
 
@@ -90,7 +90,7 @@ def replace_weights(
     with private_directory() as private, temporary_files_in(private), reader.checked() as found:
         # A folder is used where it is: a copy keeps it unchanged until everything is verified.
         tree = Path(shutil.copytree(found, private / "archive")) if archive.is_dir() else found
-        try:
+        with refusing((ManifestError, WeightsError)):
             before = read_manifest(tree)
             weights = _own_weights(before)
             given = _read_new_weights(tree / weights, file)
@@ -98,8 +98,6 @@ def replace_weights(
             write_manifest(_with_digest(before, tree / weights), tree)
             after = _verify(reader, tree, weights, file.name, console)
             write_manifest(after, tree)
-        except (ManifestError, WeightsError) as error:
-            raise PackagingError(str(error)) from error
         files = {weights: tree / weights, FILE_NAME: tree / FILE_NAME}
         if version is not None:
             entries = json.loads((tree / STOCK_MANIFEST).read_text("utf-8"))

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 from . import Commands, add_archive, print_json
 
 if TYPE_CHECKING:
-    from ...inference.reader import ArchiveReader
     from ...sessions.settings import SessionSettings
     from ...sessions.store import StoreTotals
 
@@ -66,20 +65,20 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     from ...sessions.store import StoreTotals, StoreUnavailableError
 
     reader = ArchiveReader(archive)
-    settings = _settings(reader)
-    try:
+    settings = reader.manifest().streaming
+    if settings is None:
+        raise PackagingError(f"{archive} has no sessions: it was packaged without `streaming`")
+    if settings.store == "client":
+        raise PackagingError(f"{archive} keeps no sessions: with `store: client` each client keeps its own")
+    with refusing(NamelessArchiveError, after="; give --name"):
         model = reader.model_name() if name is None else name
-    except NamelessArchiveError as error:
-        raise PackagingError(f"{error}; give --name") from error
-    try:
+    with refusing((StoreUnavailableError, OSError, ValueError)):
         store = open_store(settings, model, environment)
         if isinstance(store, SqliteStore):
             totals = store.totals() if store.file.exists() else StoreTotals(0, 0, None)
             return OpenSessions(model, str(store.file), settings, totals)
         assert settings.redis is not None  # the other kind of store
         return OpenSessions(model, settings.redis.url, settings, store.totals())
-    except (StoreUnavailableError, OSError, ValueError) as error:
-        raise PackagingError(str(error)) from error
 
 
 def summarize(found: OpenSessions) -> str:
@@ -114,12 +113,3 @@ def to_json(found: OpenSessions) -> dict[str, Any]:
         "max_bytes": found.settings.max_bytes,
         "idle_seconds": found.settings.idle_seconds,
     }
-
-
-def _settings(archive: ArchiveReader) -> SessionSettings:
-    settings = archive.manifest().streaming
-    if settings is None:
-        raise PackagingError(f"{archive.path} has no sessions: it was packaged without `streaming`")
-    if settings.store == "client":
-        raise PackagingError(f"{archive.path} keeps no sessions: with `store: client` each client keeps its own")
-    return settings

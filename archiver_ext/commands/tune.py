@@ -10,7 +10,7 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 from . import Commands, check_output, positive, print_json, print_note
 
 if TYPE_CHECKING:
@@ -60,18 +60,21 @@ def _picture(text: str) -> Path:
 def _tune(options: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from ...config.load import load_config
+    from ...inference.reader import ArchiveReader
     from .tuning.proposal import print_proposal, propose
+    from .tuning.target import find_target
 
     for name, written in (("--save-lengths", options.save_lengths), ("--picture", options.picture)):
         for what, given in _read_files(options):
             if written is not None:
                 check_output(written, given, what, name)
     histogram = _read(options.lengths, options.model)
-    target = _find_target(options)
-    try:
+    config = None if options.config is None else load_config(options.config)
+    archive = None if options.archive is None else (options.archive, ArchiveReader(options.archive).manifest())
+    target = find_target(config, archive, options.config)
+    with refusing(ValueError):
         proposal = propose(histogram, target, count=options.count, longest=options.longest)
-    except ValueError as error:
-        raise PackagingError(str(error)) from error
     if options.json:
         print_json({**proposal.to_json(), "engine": target.engine.engine, "notes": list(target.notes())})
     else:
@@ -97,24 +100,10 @@ def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
         if file != _STDIN and not Path(file).is_file():
             raise PackagingError(f"there is no file {file}: give a file of lengths or a log, or - for standard input")
         data = sys.stdin.buffer.read() if file == _STDIN else Path(file).read_bytes()
-        try:
+        with refusing(LengthsError, f"{'standard input' if file == _STDIN else file}: "):
             observed.append(parse_lengths(data))
-        except LengthsError as error:
-            raise PackagingError(f"{'standard input' if file == _STDIN else file}: {error}") from error
-    try:
+    with refusing(LengthsError, "the log ", ": name one with --model"):
         return reduce(add, observed).histogram(model)
-    except LengthsError as error:
-        raise PackagingError(f"the log {error}: name one with --model") from error
-
-
-def _find_target(options: argparse.Namespace) -> Target:
-    from ...config.load import load_config
-    from ...inference.reader import ArchiveReader
-    from .tuning.target import find_target
-
-    config = None if options.config is None else load_config(options.config)
-    archive = None if options.archive is None else (options.archive, ArchiveReader(options.archive).manifest())
-    return find_target(config, archive, options.config)
 
 
 def _write(options: argparse.Namespace, proposal: Proposal, target: Target) -> Iterator[str]:

@@ -21,7 +21,7 @@ from ...config.partitioner import PartitionerBlock, TraceArguments
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
 from ..archive import layout
-from ..errors import PackagingError
+from ..errors import refusing
 from ..progress import show_progress
 from .candidate import Candidate, RejectedEngine, make_candidate
 
@@ -116,12 +116,10 @@ def _with_cpu_fallback(
 
     Raises `PackagingError`: the segments violate the limits of `config`.
     """
-    try:
+    with refusing(PartitionError, "neuron_lstm.partitioner_config."):
         divided = [
             partition(specialize(*pair), lambda node: not engine.refusal(node), config) for pair in programs.values()
         ]
-    except PartitionError as error:
-        raise PackagingError(f"neuron_lstm.partitioner_config.{error}") from error
     is_whole = all(segment.place == "device" for program in divided for segment in program.segments)
     return engine if is_whole else PartitionedBackend(engine, config)
 

@@ -26,7 +26,7 @@ from ...bucketing.padding import padding_tensor
 from ...config.engine_choice import AUTO
 from ...config.schema import ServingConfig
 from ...handlers.runtime.measurement import Call, Effort, measure
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 from ..torch_threads import on_threads
 from .candidate import CandidateResult, RejectedEngine
 from .evaluate import EvaluatedEngine, compared_batches
@@ -63,10 +63,8 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
 def _to_compare(name: str, config: ServingConfig) -> Backend:
     """An engine that the YAML names for `auto`."""
     path = "neuron_lstm.backend.auto.try"
-    try:
+    with refusing(Exception, f"{path}: "):
         engine = get_backend(name)
-    except Exception as error:
-        raise PackagingError(f"{path}: {error}") from error
     if precision_of(engine, config.precision) not in (config.precision, "float32"):
         raise PackagingError(f"{path}: {_other_precision(engine, config.precision)}")
     if (emulated := engine.simulation()) is not None:
@@ -85,10 +83,8 @@ def fallback_engines(config: ServingConfig, tried: Sequence[str]) -> list[Backen
 
 def _by_name(config: ServingConfig) -> Backend:
     name, precision = config.engine, config.precision
-    try:
+    with refusing(Exception, "neuron_lstm.backend: "):
         engine = get_backend(name)
-    except Exception as error:
-        raise PackagingError(f"neuron_lstm.backend: {error}") from error
     elsewhere = config.compiler_python is not None and "compiler_python" in engine.options
     if config.device is not None and not engine.shares_device:
         raise PackagingError(f"neuron_lstm.device: {name} runs on no GPU: leave device out")

@@ -16,7 +16,7 @@ from ...handlers.runtime.own_model import OwnProgram, row_of
 from ...handlers.runtime.shadow import own_answer, worst_difference
 from ...lowering.eager_call import shortest_length
 from ...lowering.program import LoweredModel
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 from ..evaluation.manifest_builder import BuildInput
 from ..evaluation.reference import ReferenceRequest
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
@@ -44,15 +44,13 @@ def prepare_shadow(
     Raises `PackagingError`: its own code cannot answer on a host, or not beside the code that decodes requests.
     """
     config = build.config
-    try:
+    with refusing(PackagingError, *_WITHOUT_SHADOW):
         description = describe_own_model(model, model_file, config, "answers are compared with it (`shadow`)")
         _check_files(description, model_file, config)
         lengths = lengths_to_answer(config, shortest_length(model, config))
         described, trial = try_described(build, description, non_persistent_buffers(model), lengths)
         if trial.draws:
-            raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")  # noqa: TRY301 - it is told as the others
-    except PackagingError as error:
-        raise PackagingError(f"neuron_lstm.shadow: {error}. Leave `shadow` out to package it without") from error
+            raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")
     return PreparedShadow(Shadow(settings.share, settings.on_difference, described), trial.requests)
 
 
@@ -76,11 +74,9 @@ def prepare_short(
     for outputs in trial.answers:
         if len(outputs) != len(program.outputs):
             raise PackagingError(f"the model returns {len(outputs)} tensors for them, not {len(program.outputs)}")
-        try:
+        with refusing(RuntimeError):
             for (_, tensor), spec in zip(outputs, program.outputs, strict=True):
                 row_of(tensor, spec)
-        except RuntimeError as error:
-            raise PackagingError(str(error)) from error
     own = make_program(build, described, constants, described.rewritten)
     slowest = max(_milliseconds(own, request, build.config) for request in trial.requests)
     return ShortSequences(shortest, slowest, described)
@@ -120,10 +116,8 @@ def compare_once(loaded: LoadedArchive, tree: Path, prepared: PreparedShadow) ->
     answer = own_answer(tree, manifest, prepared.shadow)
     for request in prepared.requests:
         (outputs,), _ = loaded.run_plan(loaded.plan([request.length]), [request.inputs], [request.length])
-        try:
+        with refusing(RuntimeError, *_WITHOUT_SHADOW):
             worst = worst_difference(answer, request.inputs, request.length, outputs, manifest)
-        except RuntimeError as error:
-            raise PackagingError(f"neuron_lstm.shadow: {error}. Leave `shadow` out to package it without") from error
         if worst is not None:
             different, largest = different + 1, max(largest, worst[1])
     if different:

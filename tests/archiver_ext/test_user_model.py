@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from torchserve_neuron_lstm.archiver_ext.checkpoint import load_state_dict
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.model_class import importable
-from torchserve_neuron_lstm.archiver_ext.user_model import load_model, serve_method
+from torchserve_neuron_lstm.archiver_ext.user_model import build_model, serve_method
 from torchserve_neuron_lstm.config.schema import ModelArguments
 from torchserve_neuron_lstm.lowering.exporter.export import forward_name, replaced_forward
 
@@ -23,6 +24,12 @@ def saved(folder: Path, size: int = 3) -> Path:
     path = folder / "weights.pt"
     torch.save(torch.nn.ModuleDict({"linear": torch.nn.Linear(size, 2)}).state_dict(), path)
     return path
+
+
+def load_model(model_file: Path, serialized: Path | None, config: ModelArguments) -> nn.Module:
+    model = build_model(model_file, config)
+    load_state_dict(model, serialized)
+    return model
 
 
 def refusal(folder: Path, model_file: Path, serialized: Path | None = None, **args: object) -> str:
