@@ -12,7 +12,6 @@ from ..bucketing.shapes import Axis
 from ..sessions.settings import normalize_field_name
 from .buckets import Buckets
 from .diagnostics import Location
-from .forward import LengthsArgument, MaskConfig
 from .strict import as_mapping, tuple_from_list
 
 _AXES: tuple[str, ...] = get_args(Axis)
@@ -39,7 +38,7 @@ def _is_shape(value: Any) -> bool:
 def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     if given.get("streaming") is None:
         return
-    if isinstance(buckets := given.get("buckets"), Mapping | Buckets) and as_mapping(buckets).get("kernel") is not None:
+    if as_mapping(given.get("buckets")).get("kernel") is not None:
         yield (
             ("buckets", "kernel"),
             "expected none: it chooses by the length of the whole sequence, which is not known in a session",
@@ -76,12 +75,12 @@ def _arguments_taken_twice(inputs: Mapping[str, Any], arguments: Mapping[str, An
 
 
 def _names_taken_twice(given: Mapping[str, Any], inputs: Sequence[Any]) -> Iterator[tuple[Location, str]]:
-    lengths = _names_of_lengths(given)
+    written = as_mapping(given.get("lengths")).get("names", given.get("lengths"))
+    lengths = [name for name in (written if isinstance(written, list | tuple) else [written]) if isinstance(name, str)]
     for name in lengths:
         if name in inputs:
             yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {name}"
-    mask = given.get("mask")
-    mask = mask.name if isinstance(mask, MaskConfig) else as_mapping(mask).get("name", mask)
+    mask = as_mapping(given.get("mask")).get("name", given.get("mask"))
     if isinstance(mask, str) and (mask in inputs or mask in lengths):
         yield ("mask",), f"expected another argument of forward() than {mask}, which is named above"
     names = [str(name) for name in (*lengths, mask, *inputs)]
@@ -95,14 +94,6 @@ def _overlap(name: str, other: str) -> bool:
     """Whether two names are of one argument, or one of them is an element of the other."""
     shorter, longer = sorted((name.split("."), other.split(".")), key=len)
     return longer[: len(shorter)] == shorter
-
-
-def _names_of_lengths(given: Mapping[str, Any]) -> tuple[str, ...]:
-    lengths = given.get("lengths")
-    if isinstance(lengths, LengthsArgument):
-        return lengths.names
-    names = as_mapping(lengths).get("names", lengths)
-    return tuple(name for name in (names if isinstance(names, list) else [names]) if isinstance(name, str))
 
 
 def _axes_and_buckets(given: Mapping[str, Any], shapes: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

@@ -13,9 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from .diagnostics import Location
+from .fields import MAX_SIZE, NonNegativeInt, Size
 from .strict import Strict, tuple_from_list
-
-_LARGEST = 2**31 - 1
 
 
 def _not_unset(milliseconds: int) -> int:
@@ -31,9 +30,7 @@ def _not_served(is_set: object) -> object:
 
 
 NotServed = Annotated[Literal[False], BeforeValidator(_not_served)]
-Count = Annotated[int, Field(ge=1, le=_LARGEST)]
-Amount = Annotated[int, Field(ge=0, le=_LARGEST)]
-Delay = Annotated[int, Field(ge=0, le=_LARGEST, json_schema_extra={"minimum": 1}), AfterValidator(_not_unset)]
+Delay = Annotated[int, Field(ge=0, le=MAX_SIZE, json_schema_extra={"minimum": 1}), AfterValidator(_not_unset)]
 
 
 class Frontend(Strict):
@@ -41,29 +38,29 @@ class Frontend(Strict):
 
     consequence_note: ClassVar[str] = "; TorchServe would ignore it without an error"
 
-    minWorkers: Count | None = None
+    minWorkers: Size | None = None
     """The smallest number of worker processes; requires maxWorkers as well."""
-    maxWorkers: Count | None = None
+    maxWorkers: Size | None = None
     """The largest number of worker processes; requires minWorkers as well."""
-    batchSize: Count = 1
+    batchSize: Size = 1
     """The largest number of requests in a batch. It may exceed the largest batch bucket: such batches are split."""
     maxBatchDelay: Delay = 100
     """Milliseconds to wait for a batch to fill, from its first request on."""
-    responseTimeout: Count = 120
+    responseTimeout: Size = 120
     """Seconds a batch may take before its worker is killed."""
-    startupTimeout: Count = 120
+    startupTimeout: Size = 120
     """Seconds a worker may take to load and warm up."""
     deviceType: Literal["cpu", "gpu"] | None = None
     """The kind of device that TorchServe assigns; it has no others."""
-    deviceIds: Annotated[tuple[Amount, ...], BeforeValidator(tuple_from_list)] | None = None
+    deviceIds: Annotated[tuple[NonNegativeInt, ...], BeforeValidator(tuple_from_list)] | None = None
     """The GPUs that workers are distributed over."""
     torchrun: dict[str, Any] | None = None
     """Parameters of torchrun, for models on several devices."""
-    maxRetryTimeoutInSec: Amount = 300
+    maxRetryTimeoutInSec: NonNegativeInt = 300
     """Seconds during which a dead worker is started again."""
-    clientTimeoutInMills: Amount = 0
+    clientTimeoutInMills: NonNegativeInt = 0
     """Milliseconds after which a waiting request is dropped without a response; 0 for never."""
-    jobQueueSize: Count | None = None
+    jobQueueSize: Size | None = None
     """The most requests that may wait; one more is refused with 503."""
     useJobTicket: bool = False
     """Accept a request only while a worker is idle."""

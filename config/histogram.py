@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,12 +152,6 @@ def _of_log(text: str) -> dict[str | None, dict[int, int]]:
         if pairs is not None:
             worker = _WORKER.search(line, 0, pairs.start())
             counts = found.setdefault(worker[1] if worker else None, Counter())
-            counts.update(dict(_pairs(pairs[1])))
+            entries = (entry.split(":") for entry in pairs[1].split())
+            counts.update({int(length): int(number) for length, number in entries if int(length) >= 1})
     return {name: dict(sorted(counts.items())) for name, counts in found.items()}
-
-
-def _pairs(written: str) -> Iterator[tuple[int, int]]:
-    for entry in written.split():
-        length, _, number = entry.partition(":")
-        if int(length) >= 1:
-            yield int(length), int(number)
