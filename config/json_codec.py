@@ -23,7 +23,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from math import inf, isfinite
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 REPACKAGE = "package the model again"
 MOST_BYTES = 1 << 24
@@ -110,8 +110,22 @@ def to_json(kind: Any, value: Any) -> Any:
     >>> to_json(dict[str, Path], {"workdir": Path("out")})
     {'workdir': 'out'}
     """
-    write = _WRITERS.get(_form(kind))
-    return write(kind, value) if write is not None else str(value) if kind is Path else value
+    form, inner = _form(kind), get_args(kind)
+    if form is Annotated:
+        infinite = INFINITE in inner[1:] and isinstance(value, float) and not isfinite(value)
+        return str(value) if infinite else to_json(inner[0], value)
+    if form is Union:
+        choices = [choice for choice in inner if choice is not _NONE]
+        return value if value is None or len(choices) > 1 else to_json(choices[0], value)
+    if form is tuple:
+        return [to_json(each, item) for each, item in zip(_item_types(kind, len(value)), value)]
+    if form is dict:
+        return {key: to_json(inner[1], item) for key, item in value.items()}
+    if form is object:
+        members = _fields_of(kind)
+        items = value if isinstance(value, tuple) else [getattr(value, name) for name in members]
+        return {name: to_json(of, item) for (name, of), item in zip(members.items(), items)}
+    return str(value) if kind is Path else value
 
 
 def relative_path(name: str) -> None:
@@ -144,32 +158,6 @@ def _form(kind: Any) -> Any:
     return {_UNION: Union, Collection: tuple, Sequence: tuple, Mapping: dict}.get(origin, origin)
 
 
-def _write_annotated(kind: Any, value: Any) -> Any:
-    inner, *marks = get_args(kind)
-    infinite = INFINITE in marks and isinstance(value, float) and not isfinite(value)
-    return str(value) if infinite else to_json(inner, value)
-
-
-def _write_union(kind: Any, value: Any) -> Any:
-    choices = [choice for choice in get_args(kind) if choice is not _NONE]
-    return value if value is None or len(choices) > 1 else to_json(choices[0], value)
-
-
-def _write_list(kind: Any, value: Any) -> list[Any]:
-    return [to_json(each, item) for each, item in zip(_item_types(kind, len(value)), value)]
-
-
-def _write_mapping(kind: Any, value: Any) -> dict[str, Any]:
-    _, item_type = get_args(kind)
-    return {key: to_json(item_type, item) for key, item in value.items()}
-
-
-def _write_object(kind: Any, value: Any) -> dict[str, Any]:
-    members = _fields_of(kind)
-    items = value if isinstance(value, tuple) else [getattr(value, field.name) for field in members]
-    return {field.name: to_json(field.kind, item) for field, item in zip(members, items)}
-
-
 def _read(kind: Any, value: Any, path: str) -> Any:
     return _READERS.get(_form(kind), _read_leaf)(kind, value, path)
 
@@ -179,8 +167,8 @@ def _read_annotated(kind: Any, value: Any, path: str) -> Any:
     if INFINITE in marks and value in ("inf", "-inf"):
         return float(value)
     if NO_OTHER_KEYS in marks and isinstance(value, dict):
-        keys = [field.name for field in _fields_of(inner)]
-        if value.keys() - set(keys):
+        keys = _fields_of(inner)
+        if value.keys() - keys.keys():
             raise JsonError(f"{path or 'top level'}: expected {', '.join(keys)}, got {', '.join(value)}")
     found = _read(inner, value, path)
     for check in filter(callable, marks):
@@ -223,11 +211,11 @@ def _read_mapping(kind: Any, value: Any, path: str) -> dict[str, Any]:
 def _read_object(kind: Any, value: Any, path: str) -> Any:
     given = _expect(dict, value, path)
     values = {}
-    for field in _fields_of(kind):
-        place = _member(path, field.name)
-        if field.name not in given:
+    for name, of in _fields_of(kind).items():
+        place = _member(path, name)
+        if name not in given:
             raise JsonError(f"{place} is missing")
-        values[field.name] = _read(field.kind, given[field.name], place)
+        values[name] = _read(of, given[name], place)
     return _call(path, kind, **values)
 
 
@@ -246,13 +234,6 @@ def _read_leaf(kind: Any, value: Any, path: str) -> Any:
     return value
 
 
-_WRITERS: dict[Any, Callable[[Any, Any], Any]] = {
-    Annotated: _write_annotated,
-    Union: _write_union,
-    tuple: _write_list,
-    dict: _write_mapping,
-    object: _write_object,
-}
 _READERS: dict[Any, Callable[[Any, Any, str], Any]] = {
     Annotated: _read_annotated,
     Union: _read_union,
@@ -301,18 +282,13 @@ def _item_types(kind: Any, count: int) -> tuple[Any, ...]:
     return arguments if is_fixed else arguments[:1] * count
 
 
-class _Field(NamedTuple):
-    name: str
-    kind: Any
-
-
 @cache
-def _fields_of(kind: Any) -> tuple[_Field, ...]:
+def _fields_of(kind: Any) -> Mapping[str, Any]:
+    """The types of the fields that are in the JSON, by name."""
     hints = get_type_hints(kind, include_extras=True)
     if not is_dataclass(kind):
-        return tuple(_Field(name, hints[name]) for name in kind._fields)
-    written = (field for field in fields(kind) if not field.metadata.get("packaging_only"))
-    return tuple(_Field(field.name, hints[field.name]) for field in written)
+        return {name: hints[name] for name in kind._fields}
+    return {field.name: hints[field.name] for field in fields(kind) if not field.metadata.get("packaging_only")}
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ sensible: who writes a manifest writes its digest too.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple, Optional
 
@@ -29,9 +29,6 @@ WHOLE_NUMBERS = {
     "uint8": (0, 255),
 }
 """The least and the largest number of each dtype."""
-_REFERENCE = re.compile(r"\w+(\.\w+)*:\w+")
-_MODULE = re.compile(r"\w+(\.\w+)*", re.ASCII)
-_DISTRIBUTION = re.compile(r"\w[\w.-]*", re.ASCII)
 
 
 def positive(number: int) -> None:
@@ -106,22 +103,17 @@ def valid_carry(value: CarriedValue) -> None:
         raise ValueError(f"spec.{error}") from None
 
 
-def reference(text: str) -> None:
-    """Refuse what is not `module:name`."""
-    if not _REFERENCE.fullmatch(text):
-        raise ValueError(f"expected module:name, got {abbreviate(text)}")
+def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        if not pattern.fullmatch(text):
+            raise ValueError(f"expected {expected}, got {abbreviate(text)}")
+
+    return check
 
 
-def module_name(text: str) -> None:
-    """Refuse what is not the name of a Python module."""
-    if not _MODULE.fullmatch(text):
-        raise ValueError(f"expected the name of a module, got {abbreviate(text)}")
-
-
-def distribution_name(text: str) -> None:
-    """Refuse what is not the name of a distribution on a package index."""
-    if not _DISTRIBUTION.fullmatch(text):
-        raise ValueError(f"expected the name of a distribution, got {abbreviate(text)}")
+reference = _matching(re.compile(r"\w+(\.\w+)*:\w+"), "module:name")
+module_name = _matching(re.compile(r"\w+(\.\w+)*", re.ASCII), "the name of a module")
+distribution_name = _matching(re.compile(r"\w[\w.-]*", re.ASCII), "the name of a distribution")
 
 
 _MAX_REQUEST_BYTES = 6_553_500

@@ -73,8 +73,8 @@ def types_within(kind: Any, seen: set[Any]) -> Iterator[Any]:
     yield kind
     if isinstance(kind, type) and json_codec._form(kind) is object:
         seen.add(kind)
-        for field in json_codec._fields_of(kind):
-            yield from types_within(field.kind, seen)
+        for own in json_codec._fields_of(kind).values():
+            yield from types_within(own, seen)
     for part in get_args(kind):
         if not isinstance(part, str | tuple) and not callable(getattr(part, "__code__", None)):
             yield from types_within(part, seen)
