@@ -21,7 +21,7 @@ try:
     from kserve.model_server import ModelServer, app
     from kserve.model_server import args as given_to_kserve
     from kserve.model_server import parser as parser_of_kserve
-    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+    from prometheus_client import Counter, Histogram
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
@@ -34,7 +34,7 @@ from ..inference.errors import ArchiveError
 from ..inference.reader import ArchiveReader
 from .kserve_grpc import GrpcServer
 from .rest import respond
-from .served_archive import ArchiveSettings, HostedArchive, ServedArchive, UnloadedArchive, most_in_batch
+from .served_archive import ArchiveSettings, HostedArchive, ServedArchive, UnloadedArchive
 from .shared_sessions import check_shared_sessions
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def load(path: str, name: str | None, threads: int) -> HostedArchive:
     name = name or reader.model_name()
     manifest = reader.manifest()
     check_shared_sessions(name, manifest)
-    settings = ArchiveSettings(path, name, threads, _BATCHES_WAITING * most_in_batch(manifest))
+    settings = ArchiveSettings(path, name, threads, _BATCHES_WAITING * manifest.grid.batches[-1])
     try:
         return ServedArchive(settings, _PrometheusMetrics(name, reader.model_version()).report)
     except ArchiveError as error:
@@ -138,9 +138,9 @@ def main() -> None:
 class _PrometheusMetrics:
     """Reports the batches of one model to the registry that the server's `/metrics` shows."""
 
-    def __init__(self, model: str, version: str, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(self, model: str, version: str) -> None:
         self._model = {"ModelName": model, "ModelVersion": version}
-        self._metrics = [(metric, _make(metric, registry)) for metric in METRICS]
+        self._metrics = [(metric, _make(metric)) for metric in METRICS]
 
     def report(self, batch: BatchMetrics, grid: BucketGrid) -> None:
         """Count one batch."""
@@ -153,11 +153,10 @@ class _PrometheusMetrics:
                     target.labels(**labels).inc(value)
 
 
-def _make(metric: Metric, registry: CollectorRegistry) -> Counter | Histogram:
+def _make(metric: Metric) -> Counter | Histogram:
     labels = ("ModelName", "ModelVersion", *([metric.dimension] if metric.dimension else []))
-    text = metric.name.replace("_", " ")
     made = Histogram if metric.type == "histogram" else Counter
-    return made(metric.name, text, labels, registry=registry)
+    return made(metric.name, metric.name.replace("_", " "), labels)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from ..inference.reader import ArchiveReader
 from .grpc.grpc_server import answer
 from .grpc.methods import METHODS
 from .rest import not_ready, respond
-from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
+from .served_archive import ArchiveSettings, ServedArchive
 from .shared_sessions import check_shared_sessions
 
 _log = logging.getLogger(__name__)
@@ -51,34 +51,6 @@ class _MessageBytes(NamedTuple):
     def SerializeToString(self) -> bytes:  # noqa: N802 - as messages have it
         """Return the bytes."""
         return self.content
-
-
-class _GrpcMethods:
-    """The methods of the protocol, for a class with archives by name."""
-
-    _served: dict[str, ServedArchive]
-
-    async def _call(self, method: str, request: bytes, context: RayServegRPCContext) -> _MessageBytes:
-        found = await answer(method, request, context.invocation_metadata(), self._served)
-        if found.code != "OK":
-            context.set_code(StatusCode[found.code])
-            context.set_details(found.details)
-            context.set_trailing_metadata([*found.trailing])
-        return _MessageBytes(found.message)
-
-
-def _method(name: str) -> Callable[..., Awaitable[_MessageBytes]]:
-    """Make a method of the protocol. Ray gives the context to a parameter that is named `grpc_context`."""
-
-    async def method(self: _GrpcMethods, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:
-        return await self._call(name, request, grpc_context)
-
-    method.__name__ = name  # Ray tells it in its log
-    return method
-
-
-for _name in METHODS:
-    setattr(_GrpcMethods, _name, _method(_name))
 
 
 class Arguments(BaseModel):
@@ -118,7 +90,7 @@ def app(given: Mapping[str, Any]) -> serve.Application:
     if ray.is_initialized() and _has_several_nodes():
         for name, manifest in manifests.items():
             check_shared_sessions(name, manifest)
-    options = _options(arguments, max(map(most_in_batch, manifests.values())))
+    options = _options(arguments, max(manifest.grid.batches[-1] for manifest in manifests.values()))
     return serve.deployment(Replica).options(**options, user_config={"archives": archives}).bind()
 
 
@@ -143,7 +115,7 @@ def _options(arguments: Arguments, largest: int) -> dict[str, Any]:
     return {**options, "autoscaling_config": scaling}
 
 
-class Replica(_GrpcMethods):
+class Replica:
     """One replica of all models: it is ready once their archives are loaded and warm."""
 
     def __init__(self) -> None:
@@ -186,6 +158,25 @@ class Replica(_GrpcMethods):
         """
         if found := await not_ready(self._served):
             raise RuntimeError(f"models are not ready: {found}")
+
+
+def _method(name: str) -> Callable[..., Awaitable[_MessageBytes]]:
+    """Make a method of the protocol. Ray gives the context to a parameter that is named `grpc_context`."""
+
+    async def method(self: Replica, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:
+        found = await answer(name, request, grpc_context.invocation_metadata(), self._served)
+        if found.code != "OK":
+            grpc_context.set_code(StatusCode[found.code])
+            grpc_context.set_details(found.details)
+            grpc_context.set_trailing_metadata([*found.trailing])
+        return _MessageBytes(found.message)
+
+    method.__name__ = name  # Ray tells it in its log
+    return method
+
+
+for _name in METHODS:
+    setattr(Replica, _name, _method(_name))
 
 
 def _has_several_nodes() -> bool:

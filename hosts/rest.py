@@ -101,7 +101,9 @@ async def raw_request(request: Request, most_bytes: int) -> RawRequest:
 
     Query parameters are fields of the row, as the fields of a form are. A body beyond the bound is not kept.
     """
-    headers = _headers(request)
+    # Of a header that comes twice, the first one counts. Starlette's mapping looks every name up again.
+    given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in reversed(request.scope["headers"]))
+    headers: dict[str, object] = {name: value for name, value in given if name not in _SERVER_HEADERS}
     row: dict[str, object] = {}
     for name, value in request.query_params.multi_items() if request.scope["query_string"] else ():
         row[name] = REPEATED if name in row else value.encode()
@@ -121,12 +123,6 @@ def _path(request: Request) -> str:
     path: str = request.scope["path"]
     prefix: str = request.scope.get("root_path", "").rstrip("/")
     return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
-
-
-def _headers(request: Request) -> dict[str, object]:
-    # Of a header that comes twice, the first one counts. Starlette's mapping looks every name up again.
-    given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in reversed(request.scope["headers"]))
-    return {name: value for name, value in given if name not in _SERVER_HEADERS}
 
 
 async def _read(request: Request, most_bytes: int) -> tuple[bytes | None, int]:

@@ -74,7 +74,7 @@ class ServedArchive:
             if isinstance(error, HOST_ERRORS):
                 raise ArchiveError(f"{settings.archive}: {str(error) or 'out of memory'}") from error
             raise
-        self._queue = BatchQueue(self._handle, most_in_batch(self.manifest), settings.most_waiting)
+        self._queue = BatchQueue(self._handle, self.manifest.grid.batches[-1], settings.most_waiting)
         self._try: asyncio.Future[dict[str, object]] | None = None
 
     @property
@@ -120,11 +120,6 @@ class ServedArchive:
     def release(self) -> None:
         """Close the session store and delete the unpacked files; to do so again is harmless."""
         self._files.close()
-
-
-def most_in_batch(manifest: Manifest) -> int:
-    """Return the requests of the largest batch: the rows of the largest bucket."""
-    return manifest.grid.batches[-1]
 
 
 class UnloadedArchive:

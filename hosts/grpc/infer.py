@@ -181,13 +181,8 @@ def _typed(tensor: Any, index: int, most_bytes: int) -> bytes:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, object]:
-    found = {name: _value(parameter) for name, parameter in given.items()}
-    return {name: value for name, value in found.items() if name not in _ANSWER_PARAMETERS}
-
-
-def _value(parameter: Any) -> object:
-    choice = parameter.WhichOneof(PARAMETER_CHOICE)
-    return None if choice is None else getattr(parameter, choice)
+    chosen = {name: one.WhichOneof(PARAMETER_CHOICE) for name, one in given.items() if name not in _ANSWER_PARAMETERS}
+    return {name: None if choice is None else getattr(given[name], choice) for name, choice in chosen.items()}
 
 
 def _set_parameter(parameter: Any, value: object) -> None:

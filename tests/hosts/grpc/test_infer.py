@@ -91,9 +91,7 @@ def test_halves_are_sent_as_bytes_alone(datatype: str, dtype: DType) -> None:
     entry = {"name": "x", "datatype": datatype, "shape": [2]}
 
     decoded = codec(spec).decode(rest_request(message(inputs=[entry], raw_input_contents=[b"\0" * 4]), (), MOST))
-    answer = refusal(
-        lambda: rest_request(message(inputs=[{**entry, "contents": {"fp32_contents": [1, 2]}}]), (), MOST)
-    )
+    answer = refusal(lambda: rest_request(message(inputs=[{**entry, "contents": {"fp32_contents": [1, 2]}}]), (), MOST))
 
     assert decoded.sequences[0].tensors[0].tolist() == [0, 0]
     assert "use raw_input_contents" in answer.details
