@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NoReturn
@@ -80,6 +79,7 @@ class OpenArchive:
         self._one_call = CallLock(self._enter_fork)
         self._is_closed = self._is_forked = False
         self._of_parent: list[object] = []
+        self._session_service: Service | None = None
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -190,18 +190,17 @@ class OpenArchive:
 
     def _open_session_service(self) -> Service:
         """Return the service of sessions. Raises `ArchiveError`: it cannot be opened."""
-        try:
-            return self._session_service
-        except RuntimeError as error:
-            raise ArchiveError(str(error)) from error
-
-    @cached_property
-    def _session_service(self) -> Service:
-        manifest = self.loaded.manifest
-        sessions = open_sessions(manifest, self.name, os.environ)
-        if isinstance(sessions, StoreSessions):
-            self._files.callback(sessions.store.close)
-        return make_service(self.loaded, make_codec(manifest, ModelIdentity(self.name, "")), sessions)
+        if self._session_service is None:
+            manifest = self.loaded.manifest
+            try:
+                sessions = open_sessions(manifest, self.name, os.environ)
+            except RuntimeError as error:
+                raise ArchiveError(str(error)) from error
+            if isinstance(sessions, StoreSessions):
+                self._files.callback(sessions.store.close)
+            codec = make_codec(manifest, ModelIdentity(self.name, ""))
+            self._session_service = make_service(self.loaded, codec, sessions)
+        return self._session_service
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -224,11 +223,11 @@ class OpenArchive:
         """Leave to the parent process what this one has as a copy: the files, and the store of sessions."""
         self._is_forked = True
         # A database or a connection must not be used, or closed, by two processes.
-        self._of_parent += [self._files.pop_all(), self.__dict__.pop("_session_service", None)]
+        self._of_parent += [self._files.pop_all(), self._session_service]
+        self._session_service = None
 
 
 def _model_name(reader: ArchiveReader) -> str:
-    """Return the archive's own name; that of its file if it has none."""
     try:
         return reader.model_name()
     except ArchiveError:
