@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from ..bucketing.execute_chunks import ResumedState
@@ -121,9 +121,8 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def merge_stats(stats: Iterable[BatchStats]) -> BatchStats:
+def merge_stats(parts: Sequence[BatchStats]) -> BatchStats:
     """Add up the statistics of several batches."""
-    parts = list(stats)
     return BatchStats(
         lengths=tuple(length for part in parts for length in part.lengths),
         real_timesteps=sum(part.real_timesteps for part in parts),

@@ -63,8 +63,13 @@ def decide(request: ChunkRequest, session: Session | None, model: bytes) -> Deci
             f"a session starts at step 0, and this request, which starts one, is for step {request.step}: send the id "
             f"of its session, without `start`",
         )
+    if session is None and not request.start:
+        return Reject(
+            "SessionUnknown",
+            "there is no session with this id: it was not started, has ended or expired; send `start` to start one",
+        )
     if session is None:
-        return StartSession() if request.start else _session_unknown()
+        return StartSession()
     return _with_record(request, session, model)
 
 
@@ -108,13 +113,6 @@ def _next(request: ChunkRequest, session: Session) -> Decision:
             f"another request was applied at step {request.step}; the session is at step {session.steps} now",
         )
     return Reject("StepGap", f"this request is for step {request.step}, and the session is at step {session.steps}")
-
-
-def _session_unknown() -> Reject:
-    return Reject(
-        "SessionUnknown",
-        "there is no session with this id: it was not started, has ended or expired; send `start` to start one",
-    )
 
 
 def _ended_or_changed(session: Session) -> Reject:

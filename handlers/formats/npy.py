@@ -137,7 +137,10 @@ def _header(text: str) -> _Header:
     if type(fields["fortran_order"]) is not bool:
         raise malformed(".npy: fortran_order is not True or False")
     dtype, big_endian = _dtype(fields["descr"])
-    return _Header(dtype, big_endian, fields["fortran_order"], _shape(fields["shape"]))
+    shape = fields["shape"]
+    if not (isinstance(shape, tuple) and are_sizes(shape)):
+        raise malformed(".npy: the shape is not a tuple of at most 32 sizes with a product below 2**40")
+    return _Header(dtype, big_endian, fields["fortran_order"], shape)
 
 
 def _dtype(description: object) -> tuple[torch.dtype, bool]:
@@ -152,21 +155,7 @@ def _dtype(description: object) -> tuple[torch.dtype, bool]:
     )
 
 
-def _shape(shape: object) -> tuple[int, ...]:
-    if isinstance(shape, tuple) and are_sizes(shape):
-        return shape
-    raise malformed(".npy: the shape is not a tuple of at most 32 sizes with a product below 2**40")
-
-
 def _tensor(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
-    flat = _flat(content, start, header)
-    if not header.fortran_order:
-        return flat.reshape(header.shape)
-    axes = tuple(reversed(range(len(header.shape))))
-    return flat.reshape(header.shape[::-1]).permute(axes).contiguous()
-
-
-def _flat(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
     width = item_bytes(header.dtype)
     if header.big_endian != (sys.byteorder == "big"):
         words = array(_WORDS[width], bytes(content[start:]))
@@ -174,4 +163,8 @@ def _flat(content: bytes | bytearray, start: int, header: _Header) -> torch.Tens
         content, start = bytearray(words.tobytes()), 0
     elif isinstance(content, bytes) or start % width:  # torch needs writable, aligned memory
         content, start = bytearray(memoryview(content)[start:]), 0
-    return from_bytes(content, header.dtype, start)
+    flat = from_bytes(content, header.dtype, start)
+    if not header.fortran_order:
+        return flat.reshape(header.shape)
+    axes = tuple(reversed(range(len(header.shape))))
+    return flat.reshape(header.shape[::-1]).permute(axes).contiguous()

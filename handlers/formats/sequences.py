@@ -118,8 +118,7 @@ def _common_length(tensors: Sequence[torch.Tensor], inputs: Sequence[TensorSpec]
 
 
 def _check_length(length: int, manifest: Manifest) -> None:
-    if length > manifest.limits.timesteps:
-        check_timesteps(length, "the sequence", manifest)
+    check_timesteps(length, "the sequence", manifest)
     if length < manifest.shortest_accepted:
         raise RequestError(
             "LengthNotAccepted",

@@ -2,8 +2,6 @@
 
 Sequences of different lengths are sent as one entry each, all with the input's name. Sequences of one length may be
 sent as one tensor with the batch dimension where the input has it; their outputs come back the same way.
-
-`v2_outputs` has the outputs that a request names, `binary_tensors` the data that comes as bytes.
 """
 
 from __future__ import annotations

@@ -57,7 +57,9 @@ class KeptState:
         holders = [place.holder for place in walk.places if isinstance(place, HolderPlace)]
         self._empty, self._filled = [held for held in holders if not held], [held for held in holders if held]
         of_torch = [held for held in self._filled if isinstance(held, dict) and held.keys() >= OF_MODULES]
-        self._modules = [(_reader_of_module(held), held) for held in of_torch]
+        # The attributes of a module of torch are read at once, without those that each has.
+        names = [(HELD[0], *(name for name in held if name not in OF_MODULES)) for held in of_torch]
+        self._modules = [(itemgetter(*own), held) for own, held in zip(names, of_torch)]
         self._classes = [held for held in self._filled if isinstance(held, MappingProxyType)]
         others = {id(held) for held in (*of_torch, *self._classes)}
         self._iterated = [held for held in self._filled if id(held) not in others]
@@ -114,8 +116,3 @@ class KeptState:
         Writing through `.data` or numpy is not noticed by `restore`.
         """
         return [place.name for place in self._counted if place.differs()]
-
-
-def _reader_of_module(attributes: dict[str, Any]) -> itemgetter[tuple[Any, ...]]:
-    """Return a function that reads the attributes of a module of torch, without those that each has."""
-    return itemgetter(HELD[0], *(name for name in attributes if name not in OF_MODULES))

@@ -185,7 +185,13 @@ def _model_of(
         if target is None:
             return _answering(load_script(directory / description.file), description)
         model = _answering(_made(target, description), description)
-        _load_weights(model, weights)
+        saved = model.state_dict()
+        if saved:
+            model.load_state_dict({name: weights[name] for name in saved})
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name not in saved and name in weights:
+                    buffer.copy_(weights[name])
     except Exception as error:
         raise RuntimeError(
             f"the model {description.name} of {description.file} cannot be made here "
@@ -219,16 +225,6 @@ def _answering(model: torch.nn.Module, description: OwnModel) -> torch.nn.Module
     if method != "forward" or not description.batched:
         run_method(model, getattr(model, method), batched=description.batched)
     return model
-
-
-def _load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    saved = model.state_dict()
-    if saved:
-        model.load_state_dict({name: weights[name] for name in saved})
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            if name not in saved and name in weights:
-                buffer.copy_(weights[name])
 
 
 def run_method(model: torch.nn.Module, method: Callable[..., Any], *, batched: bool) -> None:

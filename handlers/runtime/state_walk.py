@@ -153,7 +153,6 @@ class StateWalk:
         return [(f"{name}.{key}", value) for key, value in mapping.items()]
 
     def _items(self, name: str, items: Any) -> Iterable[_Named]:
-        """Note a list, a deque or a bytearray."""
         before = list(items)
         self.places.append(
             HolderPlace(name, items, partial(list, items), lambda: (items.clear(), items.extend(before)))
@@ -180,17 +179,11 @@ class StateWalk:
         own = () if generator_place(name, holder) else ((name, holder),)
         return [(name, getattr(method, "__func__", None)), *own]
 
-    def _property(self, name: str, value: property) -> Iterable[_Named]:
-        return [(name, function) for function in (value.fget, value.fset, value.fdel)]
-
     def _cache(self, name: str, function: Any) -> Iterable[_Named]:
         """Note a function of the user's with a cache, which is emptied after a request that filled it."""
         if function.__module__ in self._own:
             self.places.append(Place(name, lambda: function.cache_info()[1::2], function.cache_clear))
         return [(name, function.__wrapped__)]
-
-    def _partial(self, name: str, call: partial[Any]) -> Iterable[_Named]:
-        return [(name, call.func), (name, call.args), (name, call.keywords)]
 
     def _function(self, name: str, function: FunctionType) -> Iterable[_Named]:
         if function.__module__ not in self._own:
@@ -215,8 +208,8 @@ class StateWalk:
         (type, _class),
         (FunctionType, _function),
         ((staticmethod, classmethod, MethodType, BuiltinMethodType), _method),
-        ((partial, partialmethod), _partial),
-        (property, _property),
+        ((partial, partialmethod), lambda _, name, call: [(name, call.func), (name, call.args), (name, call.keywords)]),
+        (property, lambda _, name, value: [(name, value.fget), (name, value.fset), (name, value.fdel)]),
         (MappingProxyType, _entries),
         (_lru_cache_wrapper, _cache),
     )
