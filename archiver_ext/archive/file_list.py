@@ -22,10 +22,8 @@ def list_body(digests: Mapping[str, str]) -> bytes:
     for name in digests:
         if "\n" in name:
             raise PackagingError(f"the file name {name!r} holds a line break: give the file another name")
-    try:
+    with refusing(UnicodeEncodeError, "a file name is not UTF-8 (", "): give the file another name"):
         return "".join(f"{line}\n" for line in lines).encode()
-    except UnicodeEncodeError as error:
-        raise PackagingError(f"a file name is not UTF-8 ({error}): give the file another name") from error
 
 
 def list_text(body: bytes, signature: bytes | None = None) -> bytes:

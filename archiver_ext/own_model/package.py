@@ -32,7 +32,7 @@ from ...lowering.eager_call import shortest_length
 from ...lowering.errors import FailsEagerly, InputsDoNotFit
 from ..archive import layout
 from ..archive.carried_files import carried_files
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 from ..evaluation.lowest_torch import symbol_versions
 from ..evaluation.manifest_builder import BuildInput, producer_versions
 from ..evaluation.reference import ReferenceRequest
@@ -76,10 +76,9 @@ def package_own_model(
     """
     config = build.config
     reason = "`lowering: off`" if refusal is None else str(refusal).partition("\n")[0].rstrip(":")
-    try:
+    why = "" if refusal is None else f"{reason}. Its own code cannot be served either: "
+    with refusing(PackagingError, why):
         description = describe_own_model(model, model_file, config, reason)
-    except PackagingError as error:
-        raise _both(refusal, reason, error) from error
     constants = {} if description.module is None else non_persistent_buffers(model)
     write_constants(build.tree, constants)
     try:
@@ -93,11 +92,9 @@ def package_own_model(
     described, trial = native or (described, trial)
     carried = carried_files(ENGINE, own_model=True, native_layers=native is not None)
     layout.copy_serving_files(build.tree, carried)
-    try:
+    with refusing(PackagingError, why):
         manifest = _manifest(build, described, trial, shortest, bool(constants))
         layout.check_labels(build.tree, manifest.outputs, config.codec)
-    except PackagingError as error:
-        raise _both(refusal, reason, error) from error
     write_manifest(manifest, build.tree)
     loaded = _loaded(build)
     _verify(loaded, trial)
@@ -106,11 +103,6 @@ def package_own_model(
     _loaded(build)  # once more, as a host will
     told = (*notes, *_unused_keys(config), *filter(None, [trial.failure]))
     return OwnModelResult(build.tree, 0, measured, trial.state, told)
-
-
-def _both(refusal: Exception | None, reason: str, error: PackagingError) -> PackagingError:
-    """Return the error, after the reason why the model is not lowered."""
-    return error if refusal is None else PackagingError(f"{reason}. Its own code cannot be served either: {error}")
 
 
 def _loaded(build: BuildInput) -> LoadedArchive:
