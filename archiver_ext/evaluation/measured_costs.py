@@ -53,8 +53,8 @@ def measure_costs(
     for key, times in turns.items():
         (padded if key.padded else costs.setdefault(key.part, {}))[key.bucket] = min(times)
     return MeasuredCosts(
-        {part: _monotonic(of_part) for part, of_part in costs.items()},
-        _monotonic(padded) if padded else {},
+        {part: monotonic(of_part) for part, of_part in costs.items()},
+        monotonic(padded) if padded else {},
         CostMeasurement(variants.threads, round(spread(turns), 3), device_of(manifest)),
     )
 
@@ -71,7 +71,8 @@ def with_costs(manifest: Manifest, measured: MeasuredCosts) -> Manifest:
     )
 
 
-def _monotonic(costs: Mapping[Bucket, float]) -> dict[Bucket, float]:
+def monotonic(costs: Mapping[Bucket, float]) -> dict[Bucket, float]:
+    """Return costs of which none is more than that of a larger bucket."""
     return dict(CostModel(costs).monotonic().milliseconds)
 
 

@@ -38,7 +38,7 @@ def required_distributions(file: Path) -> tuple[RequiredPackage, ...]:
 def imported_modules(file: Path) -> set[str]:
     """Return the names at the top of all imports, within functions too, that are not the user's own files."""
     folder = file.parent
-    names = {name for path in reached_files(file) for name in _imports(path)}
+    names = {name for path in reached_files(file) for name in _names_in(path)}
     tops = {name.partition(".")[0] for name in names} - {""} - sys.stdlib_module_names
     return {top for top in tops if not (folder / f"{top}.py").is_file() and not (folder / top).is_dir()}
 
@@ -50,22 +50,18 @@ def imports_late(file: Path) -> bool:
         for path in reached_files(file)
         for function in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for name in _names_in(function, path)
+        for name in _names_in(path, function)
     )
 
 
 def reached_files(file: Path) -> set[Path]:
     """Return the user's files that are imported from one, directly or not, and that one."""
-    return reachable([file], lambda path: [own for name in _imports(path) for own in _own_files(file.parent, name)])
+    return reachable([file], lambda path: [own for name in _names_in(path) for own in _own_files(file.parent, name)])
 
 
-def _imports(path: Path) -> Iterator[str]:
-    """Yield the imported names; those of relative imports as paths after a dot."""
-    return _names_in(ast.parse(path.read_bytes()), path)
-
-
-def _names_in(tree: ast.AST, path: Path) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _names_in(path: Path, function: ast.AST | None = None) -> Iterator[str]:
+    """Yield the names that a file, or one function of it, imports; those of relative imports as paths after a dot."""
+    for node in ast.walk(function or ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level:

@@ -17,10 +17,9 @@ from ...backends.interface import CompileError
 from ...backends.native.build import build as build_libraries
 from ...backends.registry import get_backend
 from ...backends.versions import torch_version
-from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...config.engine_choice import AUTO
-from ...config.manifest import CostMeasurement, ErrorTolerance, Manifest, MeasuredCost, MeasuredError, RequiredPackage
+from ...config.manifest import CostMeasurement, ErrorTolerance, Manifest, MeasuredError, RequiredPackage
 from ...config.manifest_writer import write_manifest
 from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig
@@ -35,6 +34,7 @@ from ..archive.carried_files import carried_files
 from ..errors import PackagingError, refusing
 from ..evaluation.lowest_torch import symbol_versions
 from ..evaluation.manifest_builder import BuildInput, producer_versions
+from ..evaluation.measured_costs import MeasuredCosts, monotonic, with_costs
 from ..evaluation.reference import ReferenceRequest
 from ..evaluation.trials import write_constants
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
@@ -98,7 +98,7 @@ def package_own_model(
     write_manifest(manifest, build.tree)
     loaded = _loaded(build)
     _verify(loaded, trial)
-    measured = _with_costs(loaded, trial)
+    measured = _measured(loaded, trial)
     write_manifest(measured, build.tree)
     _loaded(build)  # once more, as a host will
     told = (*notes, *_unused_keys(config), *filter(None, [trial.failure]))
@@ -168,19 +168,16 @@ def _answers(loaded: LoadedArchive, request: ReferenceRequest) -> tuple[torch.Te
     return answer
 
 
-def _with_costs(loaded: LoadedArchive, trial: Trial) -> Manifest:
+def _measured(loaded: LoadedArchive, trial: Trial) -> Manifest:
     """Measure requests of the shortest and the longest length, and one between them."""
     by_length = {request.length: request for request in trial.requests}
     lengths = sorted(by_length)
     chosen = sorted({lengths[0], lengths[len(lengths) // 2], lengths[-1]})
 
     turns = measure({Bucket(1, length): partial(_answers, loaded, by_length[length]) for length in chosen})
-    costs = CostModel({bucket: min(times) for bucket, times in turns.items()}).monotonic().milliseconds
-    return replace(
-        loaded.manifest,
-        costs=tuple(MeasuredCost("sequence", bucket, milliseconds) for bucket, milliseconds in costs.items()),
-        measurement=CostMeasurement(loaded.threads, round(spread(turns), 3)),
-    )
+    costs = monotonic({bucket: min(times) for bucket, times in turns.items()})
+    measurement = CostMeasurement(loaded.threads, round(spread(turns), 3))
+    return with_costs(loaded.manifest, MeasuredCosts({"sequence": costs}, measurement=measurement))
 
 
 def _unused_keys(config: ServingConfig) -> tuple[str, ...]:
