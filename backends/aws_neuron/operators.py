@@ -22,21 +22,10 @@ _NO_WORK = frozenset(
 """Operators that disappear once the sizes are fixed."""
 
 _DATA_DEPENDENT = frozenset(
-    {
-        "nonzero",
-        "nonzero_numpy",
-        "nonzero_static",
-        "argwhere",
-        "masked_select",
-        "unique_consecutive",
-        "unique_dim",
-        "_unique",
-        "_unique2",
-        "bincount",
-        "repeat_interleave",
-        "_local_scalar_dense",
-        "item",
-    }
+    """
+    nonzero nonzero_numpy nonzero_static argwhere masked_select unique_consecutive unique_dim _unique _unique2 bincount
+    repeat_interleave _local_scalar_dense item
+    """.split()  # noqa: SIM905 - words, to be read
 )
 """Operators whose outputs have sizes that depend on the data."""
 

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.fx.graph import magic_methods
 
 from ..exported_program import is_assertion
 from ..exported_tensors import weight_names
@@ -38,34 +39,12 @@ from .read import FUNCTIONS
 
 _aten = torch.ops.aten
 
-_INFIX: Mapping[Any, str] = {
-    operator.add: "+",
-    operator.sub: "-",
-    operator.mul: "*",
-    operator.truediv: "/",
-    operator.floordiv: "//",
-    operator.mod: "%",
-    operator.pow: "**",
-    operator.eq: "==",
-    operator.ne: "!=",
-    operator.lt: "<",
-    operator.le: "<=",
-    operator.gt: ">",
-    operator.ge: ">=",
-    operator.and_: "&",
-    operator.or_: "|",
-}
 _EXPRESSIONS: Mapping[Any, str] = {
-    **{function: f"{{0}} {sign} {{1}}" for function, sign in _INFIX.items()},
-    operator.getitem: "{0}[{1}]",
-    operator.neg: "-{0}",
-    operator.pos: "{0}",
+    **{getattr(operator, name): text for name, text in magic_methods.items() if hasattr(operator, name)},
     operator.not_: "not {0}",
     builtins.round: "round({args})",
     builtins.abs: "abs({0})",
-    math.ceil: "math.ceil({0})",
-    math.floor: "math.floor({0})",
-    math.trunc: "math.trunc({0})",
+    **{function: f"math.{function.__name__}({{0}})" for function in (math.ceil, math.floor, math.trunc)},
     torch.sym_max: "max({0}, {1})",
     torch.sym_min: "min({0}, {1})",
     torch.sym_int: "int({0})",
