@@ -2,7 +2,7 @@
 
 A new engine is its own file or folder and one row in `ENGINES`. An engine is imported when it is requested, since an
 archive carries only one. A model that is not lowered is served by `eager`, and its recurrent layers by the library of
-`native`: they have no rank for it.
+`native`: they are not tried for that.
 """
 
 from __future__ import annotations
@@ -10,27 +10,22 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Literal, Optional, Union
 
 from .interface import Backend, LoadError, Precision
 
 ENTRY_POINT_GROUP = "torchserve_neuron_lstm.backends"
 """Group of entry points that name a `Backend` class. The name of the entry point is that of the engine."""
 
-Purpose = Literal["serve_float32", "serve_bfloat16", "serve_float16", "serve_int8", "fallback", "trace"]
-"""Choices that `auto` makes. `fallback`: engines for serving if no other compiles the model."""
+Purpose = Union[Precision, Literal["fallback", "trace"]]
+"""Choices that `auto` makes.
 
-SERVING: Mapping[Precision, Purpose] = {
-    "float32": "serve_float32",
-    "bfloat16": "serve_bfloat16",
-    "float16": "serve_float16",
-    "int8": "serve_int8",
-}
-"""The purpose of engines that serve, by the lowest precision that the YAML allows."""
+Engines serve in the lowest precision that the YAML allows; `fallback` are those if no other compiles the model.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,36 +39,32 @@ class EngineSpec:
     """Files below this folder that the engine reads on a host, beside the modules that it imports."""
     device: Optional[str] = None
     """Device that a host needs beside its processor, for people."""
-    auto: Mapping[Purpose, int] = field(default_factory=dict)
-    """Rank for each purpose, lowest first; without a rank the engine is not tried."""
 
 
 ENGINES: Mapping[str, EngineSpec] = {
-    "native": EngineSpec(
-        "native.engine", "Native", auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0, "serve_int8": 0}
-    ),
-    # Inductor takes ten seconds and more for each bucket: to serve, the YAML names it.
-    "inductor": EngineSpec("inductor", "Inductor", auto={"trace": 0}),
-    "onnxruntime": EngineSpec(
-        "onnxruntime",
-        "OnnxRuntime",
-        auto={"serve_float32": 2, "serve_bfloat16": 2, "serve_float16": 2, "serve_int8": 2, "trace": 1},
-    ),
-    # In float32 OpenVINO is slower than the others: docs/precision.md.
-    "openvino": EngineSpec("openvino", "OpenVino", auto={"serve_bfloat16": 3}),
-    "cuda": EngineSpec(
-        "cuda.engine",
-        "Cuda",
-        data=("cuda/kernels/recurrence.cu",),
-        device="an NVIDIA GPU",
-        auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3, "serve_int8": 3},
-    ),
+    "native": EngineSpec("native.engine", "Native"),
+    "inductor": EngineSpec("inductor", "Inductor"),
+    "onnxruntime": EngineSpec("onnxruntime", "OnnxRuntime"),
+    "openvino": EngineSpec("openvino", "OpenVino"),
+    "cuda": EngineSpec("cuda.engine", "Cuda", data=("cuda/kernels/recurrence.cu",), device="an NVIDIA GPU"),
     "vollo": EngineSpec("vollo.engine", "Vollo", device="a Vollo accelerator"),
     "neuronx": EngineSpec("aws_neuron.neuronx", "NeuronX", device="an AWS Inferentia2 or Trainium device"),
     "neuron": EngineSpec("aws_neuron.neuron", "Neuron", device="an AWS Inferentia device"),
-    "eager": EngineSpec("eager", "Eager", auto={"fallback": 0, "trace": 2}),
+    "eager": EngineSpec("eager", "Eager"),
 }
 """Built-in engines, in the order in which they are listed to users."""
+
+_AUTO: Mapping[Purpose, tuple[str, ...]] = {
+    # Inductor takes ten seconds and more for each bucket: to serve, the YAML names it.
+    # In float32 OpenVINO is slower than the others: docs/precision.md.
+    "float32": ("native", "onnxruntime", "cuda"),
+    "bfloat16": ("native", "onnxruntime", "openvino", "cuda"),
+    "float16": ("native", "onnxruntime", "cuda"),
+    "int8": ("native", "onnxruntime", "cuda"),
+    "fallback": ("eager",),
+    "trace": ("inductor", "onnxruntime", "eager"),
+}
+"""Engines that `auto` tries, in this order."""
 
 _HERE = Path(__file__).parent
 
@@ -110,13 +101,8 @@ def backend_names() -> tuple[str, ...]:
 
 
 def auto_engines(purpose: Purpose) -> tuple[str, ...]:
-    """Return the engines that `auto` tries for a purpose, in the order of their ranks.
-
-    >>> auto_engines("serve_float32")
-    ('native', 'onnxruntime', 'cuda')
-    """
-    ranks = {name: ENGINES[name].auto[purpose] for name in _built_in() if purpose in ENGINES[name].auto}
-    return tuple(sorted(ranks, key=ranks.__getitem__))
+    """Return the engines that `auto` tries for a purpose, in their order."""
+    return tuple(name for name in _AUTO[purpose] if name in _built_in())
 
 
 def _built_in() -> list[str]:

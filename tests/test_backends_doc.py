@@ -39,9 +39,9 @@ def takes(engine: Backend) -> list[str]:
 
 
 def tried(name: str) -> str:
-    if name in registry.auto_engines("serve_float32"):
+    if name in registry.auto_engines("float32"):
         return "yes"
-    if name in registry.auto_engines("serve_bfloat16"):
+    if name in registry.auto_engines("bfloat16"):
         return "with `precision: bfloat16`"
     return "as a fallback" if name in registry.auto_engines("fallback") else ""
 

@@ -21,7 +21,7 @@ from functools import partial
 from typing import get_args
 
 from ...backends.interface import Backend, CompilerOption, Precision, precision_of
-from ...backends.registry import SERVING, auto_engines, get_backend
+from ...backends.registry import auto_engines, get_backend
 from ...bucketing.padding import padding_tensor
 from ...config.engine_choice import AUTO
 from ...config.schema import ServingConfig
@@ -44,7 +44,7 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
         return [_by_name(config)], []
     names = config.auto.engines
     if names is None:
-        tried = [get_backend(name) for name in auto_engines(SERVING[config.precision])]
+        tried = [get_backend(name) for name in auto_engines(config.precision)]
     else:
         tried = [_to_compare(name, config) for name in names]
     reasons = {engine.name: engine.unavailable() or engine.device_missing() for engine in tried}
@@ -119,7 +119,7 @@ def _other_precision(engine: Backend, requested: Precision) -> str:
     known = " or ".join(engine.precisions)
     if "float32" not in engine.precisions:
         return f"{engine.name} computes only in {known}, not in {requested}: write precision: {known} if that suffices"
-    others = [name for name in auto_engines(SERVING[requested]) if requested in get_backend(name).precisions]
+    others = [name for name in auto_engines(requested) if requested in get_backend(name).precisions]
     return (
         f"{engine.name} computes only in {known}, not in {requested}: leave precision out, or write backend: {AUTO} to "
         f"compare it with engines that do ({', '.join(others)})"

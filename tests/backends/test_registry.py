@@ -85,18 +85,18 @@ def test_a_broken_distribution_is_named(name: str, message: str) -> None:
         registry.get_backend(name)
 
 
-def test_auto_tries_the_engines_in_the_order_of_their_ranks() -> None:
-    assert registry.auto_engines("serve_float32") == ("native", "onnxruntime", "cuda")
-    assert registry.auto_engines("serve_bfloat16") == ("native", "onnxruntime", "openvino", "cuda")
-    assert registry.auto_engines("serve_float16") == ("native", "onnxruntime", "cuda")
+def test_auto_tries_the_engines_in_the_order_of_its_table() -> None:
+    assert registry.auto_engines("float32") == ("native", "onnxruntime", "cuda")
+    assert registry.auto_engines("bfloat16") == ("native", "onnxruntime", "openvino", "cuda")
+    assert registry.auto_engines("float16") == ("native", "onnxruntime", "cuda")
     assert registry.auto_engines("fallback") == ("eager",)
     assert registry.auto_engines("trace") == ("inductor", "onnxruntime", "eager")
 
 
-def test_no_two_engines_have_the_same_rank() -> None:
-    ranks = [item for spec in registry.ENGINES.values() for item in spec.auto.items()]
-
-    assert len(set(ranks)) == len(ranks)
+@pytest.mark.parametrize("names", registry._AUTO.values(), ids=registry._AUTO)
+def test_auto_tries_no_engine_twice(names: tuple[str, ...]) -> None:
+    assert len(set(names)) == len(names)
+    assert set(names) <= set(registry.ENGINES)
 
 
 @pytest.mark.ci
