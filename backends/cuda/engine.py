@@ -36,7 +36,7 @@ from ..versions import emulation_enabled, lowest_torch_requirement
 from .graph_program import GraphProgram, Module, WarmShape, bytes_together
 from .kernel_layers import DerivedWeights
 from .kernels.interface import KernelError, RecurrenceKernel
-from .memory_plan import MemoryUse, memory_message
+from .memory_plan import memory_message
 from .recurrences import DeviceRecurrences, Flatten
 from .torch_device import OutOfMemory, TorchDevice, gpu_index, gpu_missing, gpu_name
 
@@ -203,7 +203,7 @@ def _capture_all(device: TorchDevice, loaded: Mapping[Key, GraphProgram], rehear
             failing.append(bucket)
     if failing:
         left = {bucket: taken for bucket, taken in fitting.items() if bucket not in failing}
-        raise LoadError(memory_message(MemoryUse(left, list(dict.fromkeys(failing)), free), device.name))
+        raise LoadError(memory_message(left, list(dict.fromkeys(failing)), free, device.name))
 
 
 def _rehearse(rehearsal: Rehearsal[Key], loaded: Mapping[Key, GraphProgram]) -> list[tuple[GraphProgram, WarmShape]]:

@@ -40,12 +40,8 @@ def bytes_together(shapes: Iterable[WarmShape]) -> int:
     return buffers + max((shape.values for shape in known), default=0)
 
 
-@dataclass(frozen=True)
-class _CapturedGraph:
-    """A program in one shape, as a graph."""
-
-    shape: WarmShape
-    launch: Callable[[], None]
+_Graph = tuple[WarmShape, Callable[[], None]]
+"""A program in one shape, and its launch."""
 
 
 class GraphProgram:
@@ -57,7 +53,7 @@ class GraphProgram:
     def __init__(self, device: TorchDevice, signature: Signature, module: Module, turn: Lock) -> None:
         """`turn` is held while graphs of this device run; programs that share graph memory share it."""
         self._device, self._signature, self._module, self._turn = device, signature, module, turn
-        self._graphs: dict[tuple[tuple[int, ...], ...], _CapturedGraph] = {}
+        self._graphs: dict[tuple[tuple[int, ...], ...], _Graph] = {}
 
     def warm_up(self, inputs: Sequence[torch.Tensor]) -> tuple[WarmShape, Sequence[torch.Tensor]]:
         """Run on inputs, so that their shapes can be captured; returns the outputs too. All are on the CPU.
@@ -84,11 +80,12 @@ class GraphProgram:
         """
         self._signature.check_inputs(inputs)
         with self._turn, self._device.current(), torch.no_grad():
-            graph = self._graph(inputs)
-            self._copy_inputs(graph.shape.inputs, graph.shape.input_buffer, inputs)
-            fetched = self._launch(graph)
+            shape, launch = self._graph(inputs)
+            self._copy_inputs(shape.inputs, shape.input_buffer, inputs)
+            launch()
+            fetched = self._fetch(shape.outputs, shape.output_buffer)
             self._device.synchronize()
-        return graph.shape.outputs.views(fetched)
+        return shape.outputs.views(fetched)
 
     def chain(
         self, buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
@@ -102,11 +99,12 @@ class GraphProgram:
             for bucket, call in zip(buckets, calls):
                 inputs = [*call, *(value[: bucket.batch] for value in carried)]
                 self._signature.check_inputs(inputs)
-                graph = self._graph(inputs)
-                self._copy_inputs(graph.shape.inputs, graph.shape.input_buffer, call if fetched else inputs)
+                shape, launch = self._graph(inputs)
+                self._copy_inputs(shape.inputs, shape.input_buffer, call if fetched else inputs)
                 if fetched:
-                    self._copy_state(graph.shape, len(call), fetched[-1][0], len(carried))
-                fetched.append((graph.shape, self._launch(graph)))
+                    self._copy_state(shape, len(call), fetched[-1][0], len(carried))
+                launch()
+                fetched.append((shape, self._fetch(shape.outputs, shape.output_buffer)))
             self._device.synchronize()
         return [shape.outputs.views(buffer) for shape, buffer in fetched]
 
@@ -125,25 +123,20 @@ class GraphProgram:
             state = value.view(before.output_buffer)[: place.shape[0]]
             self._device.copy(place.view(shape.input_buffer), state)
 
-    def _launch(self, graph: _CapturedGraph) -> torch.Tensor:
-        """Enqueue a graph, and the copy of its outputs."""
-        graph.launch()
-        return self._fetch(graph.shape.outputs, graph.shape.output_buffer)
-
     def _fetch(self, layout: BufferLayout, buffer: torch.Tensor) -> torch.Tensor:
         """Enqueue the copy of outputs into memory that is the caller's own."""
         fetched = self._device.pinned(layout.nbytes)
         self._device.copy(fetched, buffer)
         return fetched
 
-    def _graph(self, inputs: Sequence[torch.Tensor]) -> _CapturedGraph:
+    def _graph(self, inputs: Sequence[torch.Tensor]) -> _Graph:
         shapes = tuple([tuple(tensor.shape) for tensor in inputs])
         found = self._graphs.get(shapes)
         if found is None:
             found = self._graphs[shapes] = self._capture_new(inputs)
         return found
 
-    def _capture_new(self, inputs: Sequence[torch.Tensor]) -> _CapturedGraph:
+    def _capture_new(self, inputs: Sequence[torch.Tensor]) -> _Graph:
         """Capture a shape that is first seen in a call."""
         try:
             shape, _ = self._warm_up(inputs)
@@ -170,7 +163,7 @@ class GraphProgram:
         device.synchronize()
         return WarmShape(layout, input_buffer, outputs, output_buffer, most), outputs.views(fetched)
 
-    def _capture(self, shape: WarmShape) -> _CapturedGraph:
+    def _capture(self, shape: WarmShape) -> _Graph:
         arguments, results = shape.inputs.views(shape.input_buffer), shape.outputs.views(shape.output_buffer)
         module = self._module
 
@@ -178,4 +171,4 @@ class GraphProgram:
             for result, value in zip(results, module(*arguments)):
                 result.copy_(value)
 
-        return _CapturedGraph(shape, self._device.capture(body))
+        return shape, self._device.capture(body)

@@ -11,36 +11,27 @@ import torch
 from ...bucketing.shapes import Bucket, BucketGrid
 
 
-@dataclass(frozen=True)
-class MemoryUse:
-    """Memory that the graphs of an archive take, as their capture has shown."""
-
-    fitting: Mapping[Bucket, int]
-    """Bytes of each bucket that fits."""
-    failing: Sequence[Bucket]
-    free: int
-    """Bytes that were free after loading the weights, before the first graph."""
-
-
-def memory_message(use: MemoryUse, device: str) -> str:
+def memory_message(fitting: Mapping[Bucket, int], failing: Sequence[Bucket], free: int, device: str) -> str:
     """Name the buckets that do not fit, what each takes, and the grid that would fit.
 
-    >>> use = MemoryUse({Bucket(1, 64): 2**20, Bucket(8, 64): 2**23}, [Bucket(32, 64)], 2**24)
-    >>> print(memory_message(use, "GPU"))
+    `fitting` are the bytes of each bucket that fits, `free` those after loading the weights, before the first graph.
+
+    >>> fitting = {Bucket(1, 64): 2**20, Bucket(8, 64): 2**23}
+    >>> print(memory_message(fitting, [Bucket(32, 64)], 2**24, "GPU"))
     the graphs of these buckets do not fit into the memory of GPU (16 MiB free after loading the weights): 32 x 64
     takes about 32 MiB. The grid that would fit is buckets: {batch: [1, 8], length: [64]}; or leave more memory
     free: fewer workers on this GPU, no other process on it
     """
-    failing = ", ".join(f"{bucket.batch} x {bucket.length} takes {_taken(bucket, use)}" for bucket in use.failing)
-    grid = fitting_grid([*use.fitting])
+    named = ", ".join(f"{one.batch} x {one.length} takes {_taken(one, fitting, free)}" for one in failing)
+    grid = fitting_grid([*fitting])
     advice = (
         "No bucket of this grid fits: serve smaller ones"
         if grid is None
         else f"The grid that would fit is buckets: {{batch: {list(grid.batches)}, length: {list(grid.lengths)}}}"
     )
     return (
-        f"the graphs of these buckets do not fit into the memory of {device} ({_size(use.free)} free after loading the "
-        f"weights): {failing}. {advice}; or leave more memory free: fewer workers on this GPU, no other process on it"
+        f"the graphs of these buckets do not fit into the memory of {device} ({_size(free)} free after loading the "
+        f"weights): {named}. {advice}; or leave more memory free: fewer workers on this GPU, no other process on it"
     )
 
 
@@ -63,12 +54,12 @@ def fitting_grid(fitting: Sequence[Bucket]) -> BucketGrid | None:
     return BucketGrid(tuple(rows for rows in batches if all(Bucket(rows, length) in fitting for length in kept)), kept)
 
 
-def _taken(bucket: Bucket, use: MemoryUse) -> str:
+def _taken(bucket: Bucket, fitting: Mapping[Bucket, int], free: int) -> str:
     """Bytes of a bucket that does not fit, in proportion to the largest one that does."""
-    if not use.fitting:
-        return f"more than {_size(use.free)}"
-    known = max(use.fitting, key=_area)
-    return f"about {_size(use.fitting[known] * _area(bucket) // _area(known))}"
+    if not fitting:
+        return f"more than {_size(free)}"
+    known = max(fitting, key=_area)
+    return f"about {_size(fitting[known] * _area(bucket) // _area(known))}"
 
 
 def _area(bucket: Bucket) -> int:
