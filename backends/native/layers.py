@@ -11,33 +11,13 @@ from typing import Any, Optional
 
 import torch
 
-from .huge_pages import in_huge_pages
 from .library import LayerStack, LinearLayer, ThreadPool
-from .packing import has_projection, pack_recurrence
 
 Layer = Callable[..., torch.Tensor]
 """A layer of one output, as a function of its inputs."""
 
 MOST_TABLE_BYTES = 64 * 2**20
 """Memory of an embedding's rows that are multiplied ahead: 16,000 ids for 256 hidden units of an LSTM."""
-
-
-def layer_stack(
-    pool: ThreadPool, cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int
-) -> LayerStack:
-    """Pack the flat weights of an `nn.LSTM`, `nn.GRU` or `nn.RNN`."""
-    each = len(weights) // (layers * directions)
-    lanes, interleave, kind = pool.library.lanes, pool.library.interleaved_gates(cell), pool.library.weights
-    packed = [
-        part
-        for first in range(0, len(weights), each)
-        for part in pack_recurrence(cell, weights[first : first + each], lanes, interleave, kind)
-    ]
-    w_ih, w_hh, *others = weights[:each]
-    projects = has_projection(weights[:each])
-    hidden = others[-1].shape[1] if projects else w_hh.shape[1]
-    projected = w_hh.shape[1] if projects else None
-    return LayerStack(pool, cell, layers, directions, w_ih.shape[1], hidden, in_huge_pages(packed), projected)
 
 
 def recurrence(
@@ -55,7 +35,7 @@ def recurrence(
     It returns (y, h_n, c_n), or (y, h_n) for cells without a cell state. `outputs`: y is read, else it is None.
     `table[N, F]`: the layers begin with this embedding, and x are ids of its rows.
     """
-    stack = layer_stack(pool, cell, weights, layers, directions)
+    stack = LayerStack(pool, cell, weights, layers, directions)
     is_lstm = cell == "lstm"
     rows = None if table is None else table.contiguous()
     if rows is not None:

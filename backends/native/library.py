@@ -15,7 +15,7 @@ from .. import target_machine
 from ..interface import LoadError
 from .huge_pages import in_huge_pages
 from .instruction_sets import fastest_library
-from .packing import SUMS, pack_linear
+from .packing import SUMS, has_projection, pack_linear, pack_recurrence
 
 _CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
@@ -119,36 +119,32 @@ class LayerStack:
     """
 
     def __init__(
-        self,
-        pool: ThreadPool,
-        cell: str,
-        layers: int,
-        directions: int,
-        inputs: int,
-        hidden: int,
-        packed: Sequence[torch.Tensor],
-        projected: int | None = None,
+        self, pool: ThreadPool, cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int
     ) -> None:
-        """Layers with weights of `pack_recurrence`: `packed` has three tensors for each layer and direction.
-
-        With a projection to `projected` units, it has four.
-
-        Raises `MemoryError`: out of memory.
-        """
-        code = pool.library.code
-        self.kept = (pool, tuple(packed))  # the library reads them by address
-        outputs = projected or hidden
-        self.cell, self.width = cell, directions * outputs
-        self._library = pool.library
-        self._states, self._hidden, self._outputs = layers * directions, hidden, outputs
-        self._directions = directions
+        """Pack the flat weights of an `nn.LSTM`, `nn.GRU` or `nn.RNN`. Raises `MemoryError`: out of memory."""
+        library, each = pool.library, len(weights) // (layers * directions)
+        parts = [
+            part
+            for first in range(0, len(weights), each)
+            for part in pack_recurrence(
+                cell, weights[first : first + each], library.lanes, library.interleaved_gates(cell), library.weights
+            )
+        ]
+        packed = in_huge_pages(parts)
+        w_ih, w_hh, *others = weights[:each]
+        self._outputs = w_hh.shape[1]
+        projects = has_projection(weights[:each])
+        self._hidden = others[-1].shape[1] if projects else self._outputs
+        self.kept = (pool, packed)  # the library reads them by address
+        self.cell, self.width = cell, directions * self._outputs
+        self._library, self._states, self._directions = library, layers * directions, directions
         addresses = (ctypes.c_void_p * len(packed))(*(tensor.data_ptr() for tensor in packed))
-        sizes = (layers, directions, inputs, hidden, projected or 0)
-        self.handle = code.recurrence_open_stack(pool.handle, _CELLS[cell], *sizes, ctypes.addressof(addresses))
+        sizes = (layers, directions, w_ih.shape[1], self._hidden, self._outputs if projects else 0)
+        self.handle = library.code.recurrence_open_stack(pool.handle, _CELLS[cell], *sizes, ctypes.addressof(addresses))
         if self.handle is None:
-            raise MemoryError(f"out of memory for {layers} recurrent layers of {hidden} hidden units")
-        self._run = pool.library.run
-        weakref.finalize(self, code.recurrence_close_stack, self.handle).atexit = False  # as for a pool
+            raise MemoryError(f"out of memory for {layers} recurrent layers of {self._hidden} hidden units")
+        self._run = library.run
+        weakref.finalize(self, library.code.recurrence_close_stack, self.handle).atexit = False  # as for a pool
 
     def multiply_table(self, table: torch.Tensor, most_bytes: int) -> bool:
         """Multiply each row of `table[N, F]` by the first layer's W_ih, once for all calls with this table.
@@ -191,7 +187,7 @@ class LayerStack:
         Raises `MemoryError`: out of memory.
         """
         rows, steps, lengths = x.shape[0], x.shape[1], lengths.contiguous()
-        y = self._empty_outputs(rows, steps, time_major=time_major) if outputs else None
+        y = _empty_outputs(rows, steps, self.width, time_major=time_major) if outputs else None
         h_n = torch.empty(self._states, rows, self._outputs, dtype=torch.float32)
         c_n = torch.empty(self._states, rows, self._hidden, dtype=h_n.dtype) if self.cell == "lstm" else h_n
         ids = (None, 0) if table is None else (x.data_ptr(), table.shape[0])  # `len` takes longer
@@ -210,10 +206,12 @@ class LayerStack:
             raise ValueError(f"lengths must be within 0 to {steps}, got {lengths.tolist()}")
         return y, h_n, c_n
 
-    def _empty_outputs(self, rows: int, steps: int, *, time_major: bool) -> torch.Tensor:
-        if time_major:
-            return torch.empty(steps, rows, self.width, dtype=torch.float32).transpose(0, 1)
-        return torch.empty(rows, steps, self.width, dtype=torch.float32)
+
+def _empty_outputs(rows: int, steps: int, width: int, *, time_major: bool) -> torch.Tensor:
+    """Return [rows, steps, width]. Its dtype is named: the user's code may have set another default of torch."""
+    if time_major:
+        return torch.empty(steps, rows, width, dtype=torch.float32).transpose(0, 1)
+    return torch.empty(rows, steps, width, dtype=torch.float32)
 
 
 def _address(tensor: torch.Tensor | None) -> int | None:
@@ -240,9 +238,7 @@ class LinearLayer:
         """
         rows, steps = x.shape[0], x.shape[1]
         lengths = None if lengths is None else lengths.contiguous()
-        size = (steps, rows, self.outputs) if time_major else (rows, steps, self.outputs)
-        y = torch.empty(size, dtype=torch.float32)  # torch's default may be another one, by the user's code
-        y = y.transpose(0, 1) if time_major else y
+        y = _empty_outputs(rows, steps, self.outputs, time_major=time_major)
         weights, biases = self.packed
         status = self._run(
             *(self.pool.handle, self.inputs, self.outputs, weights.data_ptr(), biases.data_ptr()),

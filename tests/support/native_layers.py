@@ -20,7 +20,6 @@ from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.interface import Precision
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.instruction_sets import InstructionSet, instruction_sets
-from torchserve_neuron_lstm.backends.native.layers import layer_stack
 from torchserve_neuron_lstm.backends.native.library import LayerStack, RecurrentLibrary, ThreadPool
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -133,7 +132,7 @@ def batch_for(shape: Shape, lengths: list[int], steps: int, garbage: float = 0.0
 def stack_of(shape: Shape, core: nn.RNNBase, threads: ThreadPool) -> LayerStack:
     """The recurrent library's layers with the weights of torch's."""
     weights = [core.get_parameter(name).detach() for name in core._flat_weights_names]
-    return layer_stack(threads, shape.cell, weights, shape.layers, shape.directions)
+    return LayerStack(threads, shape.cell, weights, shape.layers, shape.directions)
 
 
 def answers_of(stack: LayerStack, batch: Batch, *, time_major: bool = False) -> list[torch.Tensor]:
