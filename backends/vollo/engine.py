@@ -232,7 +232,11 @@ def _on_vm(directory: Path, facts: _Facts) -> VolloCall:
     from vollo_compiler import Program
 
     _warn_once()
-    program = Program.load_bytes((directory / _PROGRAM).read_bytes())
+    return call_of_vm(Program.load_bytes((directory / _PROGRAM).read_bytes()))
+
+
+def call_of_vm(program: Any) -> VolloCall:
+    """Return the call of a `vollo_compiler.Program` on the compiler's VM."""
     vm = program.to_vm()
 
     def call(inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -74,18 +74,13 @@ def recurrence_refusal(node: torch.fx.Node) -> str | None:
     if node.target is not _LSTM:
         return None
     _, _, h_0, c_0, weights, _, _, both, _ = node.args
-    if _tensor(h_0).shape[2] != _tensor(c_0).shape[2]:
+    if _shape(h_0)[2] != _shape(c_0)[2]:
         return "its LSTMs support no proj_size"
     if both and _needs_steps(node):
         return "its bidirectional LSTMs have no initial state (h_0, c_0) and no final cell state (c_n)"
     if not all(isinstance(weight, torch.fx.Node) and weight.op == "placeholder" for weight in as_list(weights)):
         return "its LSTMs support only constant weights, and these are computed"
     return None
-
-
-def _tensor(node: Any) -> torch.Tensor:
-    value: torch.Tensor = node.meta["val"]
-    return value
 
 
 def _needs_steps(node: torch.fx.Node) -> bool:
@@ -152,7 +147,7 @@ def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.Exporte
     for node in fixed.graph.nodes:
         if node.target is _LSTM:
             node.update_arg(_NEED_CELL, _needs_steps(node))
-            steps = _tensor(node.args[0]).shape[1]
+            steps = _shape(node.args[0])[1]
             if node.args[_NEED_CELL] and steps > _MOST_STEPS:
                 raise CompileError(
                     "Vollo's LSTMs have no state as input or output, so this one is unrolled step by step, and "
@@ -296,7 +291,7 @@ def _users_ignore_padding(node: torch.fx.Node, lengths: Any, seen: set[torch.fx.
     return all(_ignores_padding(reader, node, lengths, seen) for reader in node.users)
 
 
-def _shape(node: torch.fx.Node) -> tuple[int, ...]:
+def _shape(node: Any) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
 
 

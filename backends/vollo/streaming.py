@@ -15,7 +15,7 @@ import torch
 from ..interface import CompileError, LoadError
 from ..signature import WrongInput, dtype_name
 from .compiler import accelerator_config, build_program
-from .engine import Vollo, VolloCall, VolloContext, no_accelerator_reason
+from .engine import Vollo, VolloCall, VolloContext, call_of_vm, no_accelerator_reason
 
 _PROGRAM = "streaming.vollo"
 
@@ -81,7 +81,4 @@ class StreamingProgram:
         self._call = self._start()
 
     def _start(self) -> VolloCall:
-        if no_accelerator_reason() is None:
-            return VolloContext(self._program).call
-        vm = self._program.to_vm()
-        return lambda inputs: [torch.from_numpy(vm.run([one.numpy() for one in inputs]))]
+        return call_of_vm(self._program) if no_accelerator_reason() else VolloContext(self._program).call

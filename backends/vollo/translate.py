@@ -7,7 +7,7 @@ like `aten.linear`. Only the operators in the table below are translated.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,22 +56,17 @@ class _Translation:
         self._names: dict[Any, str] = {}
 
     def module(self) -> torch.fx.GraphModule:
-        weights = self._weights()
+        tensors, names = weights_of(self._program), weight_names(self._program)
         for node in self._program.graph.nodes:
             if node.op == "placeholder":
-                weight = weights.get(node.name)
-                self._values[node] = self._graph.placeholder(node.name) if weight is None else weight
+                name = names.get(node.name)
+                self._values[node] = self._graph.placeholder(node.name) if name is None else tensors[name].detach()
             elif node.op == "call_function":
                 self._values[node] = _TABLE[node.target].translate(self, node)
             elif node.op == "output":
-                outputs = tuple(self.node(one) for one in node.args[0])
+                outputs = tuple(self.operand(one) for one in node.args[0])
                 self._graph.output(outputs[0] if len(outputs) == 1 else outputs)
         return torch.fx.GraphModule(self._root, self._graph)
-
-    def _weights(self) -> dict[str, torch.Tensor]:
-        """Return the weights by placeholder."""
-        tensors, names = weights_of(self._program), weight_names(self._program)
-        return {placeholder: tensors[name].detach() for placeholder, name in names.items()}
 
     def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> torch.fx.Node:
         """Add a call of a torch function."""
@@ -85,25 +80,21 @@ class _Translation:
             self._root.add_module(self._names[key], make().eval().requires_grad_(False))
         return self._graph.call_module(self._names[key], (x,))
 
-    def node(self, argument: Any) -> torch.fx.Node:
-        """Return an argument as a node of the new graph; a weight becomes a constant."""
-        value = self._values[argument]
-        if isinstance(value, torch.fx.Node):
+    def operand(self, argument: Any) -> Any:
+        """Return an argument as a node of the new graph; a weight becomes a constant, and a number stays."""
+        value = self._values[argument] if isinstance(argument, torch.fx.Node) else argument
+        if not isinstance(value, torch.Tensor):
             return value
         name = f"constant_{len(list(self._root.buffers(recurse=False)))}"
         self._root.register_buffer(name, value)
         return self._graph.get_attr(name)
 
-    def weight(self, argument: Any) -> torch.Tensor | None:
+    def weight(self, argument: Any) -> Any:
         """Return an argument that must be a weight, or None. Raises `CompileError`: it is computed."""
         value = None if argument is None else self._values[argument]
         if isinstance(value, torch.fx.Node):
             raise CompileError(f"Vollo supports only constant weights, and {argument} is computed")
         return value
-
-    def operand(self, argument: Any) -> Any:
-        """Return an argument that is a value or a number."""
-        return self.node(argument) if isinstance(argument, torch.fx.Node) else argument
 
 
 Translate = Callable[[_Translation, torch.fx.Node], torch.fx.Node]
@@ -118,18 +109,18 @@ class OperatorEntry:
     limit: Limit = lambda node: None
 
 
+def _function(function: Callable[..., Any], count: int | None = None, limit: Limit = lambda _: None) -> OperatorEntry:
+    """Translate to a function of the first `count` arguments, or of all; the others keep their defaults."""
+    return OperatorEntry(lambda new, node: new.call(function, *map(new.operand, node.args[:count])), limit)
+
+
 def _unary(function: Callable[..., Any], limit: Limit = lambda _: None) -> OperatorEntry:
-    """Translate to a function of one value, with defaults for all other arguments."""
-    return OperatorEntry(lambda new, node: new.call(function, new.node(node.args[0])), limit)
+    return _function(function, 1, limit)
 
 
 def _binary(function: Callable[..., Any]) -> OperatorEntry:
-    """Translate to a function of two values, or of a value and a number."""
-
-    def limit(node: torch.fx.Node) -> str | None:
-        return None if node.kwargs.get("alpha", 1) == 1 else "it supports no factor alpha"
-
-    return OperatorEntry(lambda new, node: new.call(function, *map(new.operand, node.args[:2])), limit)
+    no_factor = "it supports no factor alpha"
+    return _function(function, 2, lambda node: None if node.kwargs.get("alpha", 1) == 1 else no_factor)
 
 
 def _linear(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
@@ -137,28 +128,23 @@ def _linear(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     w, b = new.weight(weight), new.weight(bias)
 
     def layer() -> nn.Module:
-        assert w is not None
-        return _with_weights(
-            nn.Linear(w.shape[1], w.shape[0], bias=b is not None, device="meta"), {"weight": w, "bias": b}
-        )
+        made = nn.Linear(w.shape[1], w.shape[0], bias=b is not None, device="meta")
+        return _with_weights(made, {"weight": w, "bias": b})
 
-    return new.layer(layer, new.node(x), w, b)
+    return new.layer(layer, new.operand(x), w, b)
 
 
 def _lstm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, weights, bias, both = node.args
-    assert isinstance(weights, Sequence)
-    tensors = [new.weight(one) for one in weights]
+    tensors = [new.weight(one) for one in as_list(weights)]
 
     def layer() -> nn.Module:
         w_ih, w_hh = tensors[:2]
-        assert w_ih is not None
-        assert w_hh is not None
-        sizes, options = (w_ih.shape[1], w_hh.shape[1]), {"bias": bool(bias), "bidirectional": bool(both)}
-        made = nn.LSTM(*sizes, batch_first=True, device="meta", **options)
+        options = {"bias": bool(bias), "bidirectional": bool(both)}
+        made = nn.LSTM(w_ih.shape[1], w_hh.shape[1], batch_first=True, device="meta", **options)
         return _with_weights(made, dict(zip(made._flat_weights_names, tensors, strict=True)))
 
-    return new.call(operator.getitem, new.layer(layer, new.node(x), *tensors), 0)
+    return new.call(operator.getitem, new.layer(layer, new.operand(x), *tensors), 0)
 
 
 def _layer_norm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
@@ -166,17 +152,14 @@ def _layer_norm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     w, b = new.weight(weight), new.weight(bias)
 
     def layer() -> nn.Module:
-        assert isinstance(shape, Sequence)
         options = {"elementwise_affine": w is not None, "bias": b is not None}
-        return _with_weights(nn.LayerNorm(list(shape), eps=float(str(eps)), **options), {"weight": w, "bias": b})
+        return _with_weights(nn.LayerNorm(as_list(shape), eps=float(str(eps)), **options), {"weight": w, "bias": b})
 
-    return new.layer(layer, new.node(x))
+    return new.layer(layer, new.operand(x))
 
 
 def _last_dimension(node: torch.fx.Node) -> str | None:
-    shape = node.args[1]
-    assert isinstance(shape, Sequence)
-    return None if len(shape) == 1 else "it normalises only over the last dimension"
+    return None if len(as_list(node.args[1])) == 1 else "it normalises only over the last dimension"
 
 
 def _with_weights(layer: nn.Module, tensors: Mapping[str, torch.Tensor | None]) -> nn.Module:
@@ -205,13 +188,12 @@ def as_list(argument: Any) -> list[Any]:
 
 def _sum(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, dims, keep = (*node.args, False)[:3]
-    return new.call(torch.sum, new.node(x), dim=as_list(dims)[0], keepdim=bool(keep))
+    return new.call(torch.sum, new.operand(x), dim=as_list(dims)[0], keepdim=bool(keep))
 
 
 def _mean(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-    x, dims, _ = (*node.args, False)[:3]
-    assert isinstance(x, torch.fx.Node)
-    return new.call(operator.truediv, _sum(new, node), float(x.meta["val"].shape[as_list(dims)[0]]))
+    (dim,) = as_list(node.args[1])
+    return new.call(operator.truediv, _sum(new, node), float(node.all_input_nodes[0].meta["val"].shape[dim]))
 
 
 def _single_dimension(node: torch.fx.Node) -> str | None:
@@ -220,14 +202,14 @@ def _single_dimension(node: torch.fx.Node) -> str | None:
 
 def _select(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, dim, index = node.args
-    return new.call(operator.getitem, new.node(x), _at(x, dim, index))
+    return new.call(operator.getitem, new.operand(x), _at(x, dim, index))
 
 
 def _slice(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-    x, dim, start, end = (*node.args, 0, None, None)[:4] if len(node.args) < 4 else node.args[:4]
-    assert isinstance(x, torch.fx.Node)
+    arguments: Any = (*node.args, *(0, None, None)[len(node.args) - 1 :])
+    x, dim, start, end = arguments[:4]
     start, end, _ = slice(start, end).indices(x.meta["val"].shape[dim])
-    return new.call(operator.getitem, new.node(x), _at(x, dim, slice(start, end)))
+    return new.call(operator.getitem, new.operand(x), _at(x, dim, slice(start, end)))
 
 
 def _at(x: Any, dim: Any, index: Any) -> tuple[Any, ...]:
@@ -237,29 +219,24 @@ def _at(x: Any, dim: Any, index: Any) -> tuple[Any, ...]:
 
 
 def _reshape(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-    return new.call(torch.reshape, new.node(node.args[0]), tuple(int(size) for size in node.meta["val"].shape))
-
-
-def _with_arguments(function: Callable[..., Any]) -> OperatorEntry:
-    """Translate to a function of one value, with all other arguments unchanged."""
-    return OperatorEntry(lambda new, node: new.call(function, new.node(node.args[0]), *node.args[1:]))
+    return new.call(torch.reshape, new.operand(node.args[0]), tuple(int(size) for size in node.meta["val"].shape))
 
 
 def _concatenation(function: Callable[..., Any]) -> OperatorEntry:
     def translate(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-        parts = [new.node(one) for one in as_list(node.args[0])]
+        parts = [new.operand(one) for one in as_list(node.args[0])]
         return new.call(function, parts, dim=node.args[1] if len(node.args) > 1 else 0)
 
     return OperatorEntry(translate)
 
 
 def _square(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-    x = new.node(node.args[0])
+    x = new.operand(node.args[0])
     return new.call(operator.mul, x, x)
 
 
 def _gelu(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-    return new.layer(lambda: nn.GELU(str(node.kwargs.get("approximate", "none"))), new.node(node.args[0]))
+    return new.layer(lambda: nn.GELU(str(node.kwargs.get("approximate", "none"))), new.operand(node.args[0]))
 
 
 def _default_softplus(node: torch.fx.Node) -> str | None:
@@ -272,17 +249,17 @@ _DATA_MOVEMENT: dict[Any, OperatorEntry] = {
             _aten.dropout.default, _aten.contiguous.default, _aten.clone.default, _aten.alias.default,
             _aten.detach.default, _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default,
         ),
-        OperatorEntry(lambda new, node: new.node(node.args[0])),
+        OperatorEntry(lambda new, node: new.operand(node.args[0])),
     ),
     **dict.fromkeys(
         (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.flatten.using_ints),
         OperatorEntry(_reshape),
     ),
-    _aten.transpose.int: _with_arguments(torch.transpose),
+    _aten.transpose.int: _function(torch.transpose),
     _aten.t.default: _unary(torch.t),
-    _aten.permute.default: _with_arguments(torch.permute),
-    _aten.unsqueeze.default: _with_arguments(torch.unsqueeze),
-    _aten.squeeze.dim: _with_arguments(torch.squeeze),
+    _aten.permute.default: _function(torch.permute),
+    _aten.unsqueeze.default: _function(torch.unsqueeze),
+    _aten.squeeze.dim: _function(torch.squeeze),
     _aten.select.int: OperatorEntry(_select),
     _aten.slice.Tensor: OperatorEntry(
         _slice, lambda node: "it supports only slices with step 1" if node.args[4:] not in ((), (1,)) else None),
@@ -311,7 +288,7 @@ _TABLE: dict[Any, OperatorEntry] = {
     _aten.reciprocal.default: _unary(torch.reciprocal),
     _aten.neg.default: _unary(torch.neg),
     _aten.softmax.int: OperatorEntry(
-        lambda new, node: new.call(torch.softmax, new.node(node.args[0]), dim=node.args[1])
+        lambda new, node: new.call(torch.softmax, new.operand(node.args[0]), dim=node.args[1])
     ),
     _aten.add.Tensor: _binary(operator.add),
     _aten.sub.Tensor: _binary(operator.sub),
