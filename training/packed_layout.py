@@ -95,7 +95,7 @@ class PackedLayout:
         >>> PackedLayout((3, 1)).padded_indices(torch.device("cpu"))
         tensor([0, 1, 2, 3])
         """
-        return self._index(("padded",), device, self._padded_indices)
+        return self._index(("padded",), device, lambda step, row: step * self.rows + row)
 
     def batch_first_indices(self, timesteps: int, device: torch.device) -> Tensor:
         """Return the index of each element of packed data in the padded [B * timesteps, ...], int64[N].
@@ -103,7 +103,7 @@ class PackedLayout:
         >>> PackedLayout((3, 1)).batch_first_indices(2, torch.device("cpu"))
         tensor([0, 2, 4, 1])
         """
-        return self._index(("batch first", timesteps), device, lambda at: self._batch_first_indices(timesteps, at))
+        return self._index(("batch first", timesteps), device, lambda step, row: row * timesteps + step)
 
     def reversal(self, device: torch.device) -> Tensor:
         """Return the index, int64[N], that reverses each row in packed data within its own length.
@@ -111,7 +111,12 @@ class PackedLayout:
         >>> PackedLayout((2, 2, 1)).reversal(torch.device("cpu"))
         tensor([4, 3, 2, 1, 0])
         """
-        return self._index(("reversal",), device, self._reversal)
+
+        def reversal(step: Tensor, row: Tensor) -> Tensor:
+            _, starts, lengths = self._counts(step.device)
+            return starts[lengths[row] - 1 - step] + row
+
+        return self._index(("reversal",), device, reversal)
 
     def segment_indices(self, segment: TimeSegment, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the indices of a segment's real timesteps in its padded [timesteps * rows, ...].
@@ -123,8 +128,9 @@ class PackedLayout:
             self._kept.setdefault((("padded",), device), (real,))
         return real, last
 
-    def _index(self, name: Hashable, device: torch.device, compute: Callable[[torch.device], Tensor]) -> Tensor:
-        (index,) = self._indices(name, device, lambda at: (compute(at),))
+    def _index(self, name: Hashable, device: torch.device, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return an index on a device, computed of the step and the row of each element."""
+        (index,) = self._indices(name, device, lambda at: (compute(*self.positions(at)),))
         return index
 
     def _indices(
@@ -148,19 +154,6 @@ class PackedLayout:
                 self._kept[key] = _copied_together(counts, device)
         active_there, starts, lengths = self._kept[key]
         return active_there, starts, lengths
-
-    def _padded_indices(self, device: torch.device) -> Tensor:
-        step, row = self.positions(device)
-        return step * self.rows + row
-
-    def _batch_first_indices(self, timesteps: int, device: torch.device) -> Tensor:
-        step, row = self.positions(device)
-        return row * timesteps + step
-
-    def _reversal(self, device: torch.device) -> Tensor:
-        step, row = self.positions(device)
-        _, starts, lengths = self._counts(device)
-        return starts[lengths[row] - 1 - step] + row
 
     def _segment_indices(self, segment: TimeSegment, device: torch.device) -> tuple[Tensor, Tensor]:
         before = sum(self.active[: segment.start])
