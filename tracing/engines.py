@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ..backends.interface import Backend, CompileError, LoadedProgram, Weights
 from ..backends.partitioning.backend import PartitionedBackend
-from ..backends.partitioning.partitioned_program import load_compiled
+from ..backends.partitioning.partitioned_program import Load, load_compiled
 from ..backends.registry import auto_engines, get_backend
 from ..config.partitioner import PartitionerConfig
 from .options import TraceOptions, unsupported_options
@@ -61,23 +61,9 @@ def load_program(
 
     Raises `LoadError`: this host cannot run the program.
     """
-    placed: Any = _OnCore(engine, core) if engine.cores() is not None and core is not None else engine
+    load: Load = engine.load if engine.cores() is None or core is None else partial(engine.load_on, core)
     with preserve_torch_threads():
-        return load_compiled(placed, directory, weights, host, threads)
-
-
-class _OnCore:
-    """An engine that loads programs onto one core of its device."""
-
-    def __init__(self, engine: Backend, core: int) -> None:
-        self._engine, self._core = engine, core
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load onto the core."""
-        return self._engine.load_on(self._core, directory, weights, host, threads)
+        return load_compiled(load, directory, weights, host, threads)
 
 
 @contextmanager

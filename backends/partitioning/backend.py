@@ -121,7 +121,7 @@ class PartitionedBackend(Backend):
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load every segment."""
-        return load_compiled(self.engine, directory, weights, host, threads)
+        return load_compiled(self.engine.load, directory, weights, host, threads)
 
 
 def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:

@@ -6,7 +6,7 @@ the folder that a serving host needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -45,32 +45,22 @@ class SegmentList:
     segments: tuple[SegmentEntry, ...]
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """A partitioned program whose segments of the CPU are loaded."""
-
-    signature: Signature
-    plan: SegmentList
-    on_cpu: Mapping[int, LoadedProgram]
-
-    def joined(self, on_device: Mapping[int, LoadedProgram]) -> LoadedProgram:
-        """Return the program, with the engine's segments by their index."""
-        runs = {**self.on_cpu, **on_device}
-        return _partitioned_program(self.signature, self.plan, [runs[index] for index in range(len(runs))])
+Load = Callable[[Path, Weights, Mapping[str, str], int], LoadedProgram]
+"""`Backend.load`, or a function with its arguments."""
 
 
 def load_compiled(
-    engine: Backend, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
+    load: Load, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
 ) -> LoadedProgram:
-    """Load a program that was compiled for `engine`, partitioned or not.
+    """Load a program of the engine that `load` is of, partitioned or not.
 
     Raises `LoadError`: it cannot be loaded on this host, a file is damaged, or the weights do not match.
     """
     if not is_partitioned(directory):
-        return engine.load(directory, weights, host, threads)
+        return load(directory, weights, host, threads)
     folders = device_folders(directory)
-    on_device = {index: engine.load(folder, weights, host, threads) for index, folder in folders.items()}
-    return _parts(directory, weights, threads).joined(on_device)  # the CPU's come last: they set torch's threads
+    on_device = {index: load(folder, weights, host, threads) for index, folder in folders.items()}
+    return _load_on_cpu(directory, weights, threads)(on_device)  # the CPU's come last: they set torch's threads
 
 
 def load_sharing_device(
@@ -85,11 +75,11 @@ def load_sharing_device(
 
     Raises `LoadError`: as for `Backend.load_together`, or a file is damaged.
     """
-    parts = {key: _parts(directory, weights, threads) for key, directory in directories.items()}
+    join = {key: _load_on_cpu(directory, weights, threads) for key, directory in directories.items()}
     folders = {key: device_folders(directory) for key, directory in directories.items()}
 
     def joined(segments: Mapping[tuple[Key, int], LoadedProgram]) -> Mapping[Key, LoadedProgram]:
-        return {key: one.joined({index: segments[key, index] for index in folders[key]}) for key, one in parts.items()}
+        return {key: one({index: segments[key, index] for index in folders[key]}) for key, one in join.items()}
 
     def of_segments(rehearsal: Rehearsal[Key]) -> Rehearsal[tuple[Key, int]]:
         return Rehearsal(rehearsal.bucket, lambda segments: rehearsal.run(joined(segments)))
@@ -104,14 +94,22 @@ def device_folders(directory: Path) -> dict[int, Path]:
     return {index: directory / segment_directory(index, place) for index, place in enumerate(places) if place != "cpu"}
 
 
-def _parts(directory: Path, weights: Weights, threads: int) -> _Parts:
-    plan = read_segments(directory)
+def _load_on_cpu(
+    directory: Path, weights: Weights, threads: int
+) -> Callable[[Mapping[int, LoadedProgram]], LoadedProgram]:
+    """Load the CPU's segments; returns a function that joins them with the engine's, by their index."""
+    signature, plan = read_signature(directory), read_segments(directory)
     on_cpu = {
-        index: _load_on_cpu(directory / segment_directory(index, "cpu"), weights, threads)
+        index: _load_segment(directory / segment_directory(index, "cpu"), weights, threads)
         for index, segment in enumerate(plan.segments)
         if segment.place == "cpu"
     }
-    return _Parts(read_signature(directory), plan, on_cpu)
+
+    def joined(on_device: Mapping[int, LoadedProgram]) -> LoadedProgram:
+        runs = {**on_cpu, **on_device}
+        return _partitioned_program(signature, plan, [runs[index] for index in range(len(runs))])
+
+    return joined
 
 
 def is_partitioned(directory: Path) -> bool:
@@ -133,7 +131,7 @@ def read_segments(directory: Path) -> SegmentList:
     return read_program_file(SegmentList, directory / SEGMENTS)
 
 
-def _load_on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgram:
+def _load_segment(directory: Path, weights: Weights, threads: int) -> LoadedProgram:
     if (directory / LEGACY).is_file():
         from ..aws_neuron.device import load_on_cpu, read_artifact
 

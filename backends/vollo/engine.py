@@ -111,7 +111,7 @@ class Vollo(_Installed):
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load the programs onto accelerators, or onto the VM if there is none."""
-        return load_compiled(_Device(), directory, weights, host, threads)
+        return load_compiled(_Device().load, directory, weights, host, threads)
 
     def estimate_us(self, directory: Path) -> float | None:
         """Return the compiler's estimate of the device's compute time of one call, in microseconds."""

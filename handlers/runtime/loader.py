@@ -297,7 +297,9 @@ def _load_programs(
         programs = _load_together(backend, directory, manifest, threads, weights)
     else:
         programs = {
-            (one.part, one.bucket): load_compiled(backend, directory / one.directory, weights, manifest.host, threads)
+            (one.part, one.bucket): load_compiled(
+                backend.load, directory / one.directory, weights, manifest.host, threads
+            )
             for one in manifest.variants
         }
     loaded: dict[ProgramRole, dict[Bucket | None, Program]] = {}

@@ -61,7 +61,7 @@ def targets(directory: Path) -> list[str]:
 
 def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolerance: float = 1e-5) -> None:
     weights = {**model.state_dict(), **weights_of(program_of(model))}
-    run = load_compiled(engine, directory, weights, engine.host(), 1)
+    run = load_compiled(engine.load, directory, weights, engine.host(), 1)
     with torch.no_grad():
         theirs = model(X)
     ours = run([X])
@@ -162,13 +162,13 @@ def test_a_damaged_list_of_segments_is_refused(damage: str, tmp_path: Path) -> N
     PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     (tmp_path / "segments.json").write_text(damage)
     with pytest.raises(LoadError, match="package the model again"):
-        load_compiled(Picky(), tmp_path, MODEL.state_dict(), {}, 1)
+        load_compiled(Picky().load, tmp_path, MODEL.state_dict(), {}, 1)
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     with pytest.raises(LoadError, match=r"first\.weight: missing"):
-        load_compiled(Picky(), tmp_path, {}, {}, 1)
+        load_compiled(Picky().load, tmp_path, {}, {}, 1)
 
 
 def test_a_program_without_segments_is_loaded_by_its_engine(tmp_path: Path) -> None:
@@ -177,6 +177,6 @@ def test_a_program_without_segments_is_loaded_by_its_engine(tmp_path: Path) -> N
     folder.mkdir(parents=True)
     engine.compile(program_of(MODEL), None, folder)
     weights = {**MODEL.state_dict(), **weights_of(program_of(MODEL))}
-    values, order = load_compiled(engine, folder, weights, engine.host(), 1)([X])
+    values, order = load_compiled(engine.load, folder, weights, engine.host(), 1)([X])
     assert torch.equal(order, MODEL(X)[1])
     torch.testing.assert_close(values, MODEL(X)[0])
