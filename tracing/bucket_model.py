@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..backends.compilation.job import CompileFailure, CompileJob
 from ..backends.compilation.pool import compile_all, compile_processes
@@ -19,10 +18,10 @@ from ..backends.torch_files import torch_file
 from .bucket_kernel import call_factory
 from .description import TempDirectory
 from .engines import AUTO, select_engines
-from .export import ExportedFunction, export_function
+from .export import ExportedFunction
 from .options import TraceOptions, compile_settings
-from .state import StateBuffer, leading_view, resolve_aliases
-from .trace import describe_trace, initial_state, program_bucket, program_directory, try_load
+from .state import StateBuffer, leading_view
+from .trace import describe_trace, export_with_states, program_bucket, program_directory, try_load
 from .traced import Traced
 
 _log = logging.getLogger(__name__)
@@ -109,34 +108,20 @@ def bucket_model_trace(
     preprocessor = None
     if bucket_config.shared_state_buffer_preprocessor is not None:
         preprocessor = call_factory(bucket_config.shared_state_buffer_preprocessor)
-    shapes = [bucket.state_shapes for bucket in buckets]
+    shapes = [[list(tensor.shape) for tensor in bucket.initial] for bucket in buckets]
     initial = _initial(buckets, shapes, bucket_config)
     directory = TempDirectory()
-    engine = _compile(tried, [bucket.exported.program for bucket in buckets], directory.path, options)
-    description, store = describe_trace(
-        engine, [bucket.exported for bucket in buckets], buckets[0].aliases, not inline_weights_to_neff
-    )
+    engine = _compile(tried, [bucket.program for bucket in buckets], directory.path, options)
+    description, store = describe_trace(engine, buckets, not inline_weights_to_neff)
     state = None
     if description.aliases:
         state = StateBuffer(initial, shapes, None if preprocessor is None else preprocessor.function)
     return try_load(Traced(description, directory, store, state, kernel, preprocessor))
 
 
-@dataclass(frozen=True)
-class _Bucket:
-    """One bucket before it is compiled."""
-
-    exported: ExportedFunction
-    aliases: list[tuple[int, int]]
-    initial: tuple[torch.Tensor, ...]
-
-    @property
-    def state_shapes(self) -> list[list[int]]:
-        """Shape of each state."""
-        return [list(tensor.shape) for tensor in self.initial]
-
-
-def _export_buckets(func: Callable[..., Any], examples: Sequence[Any], config: BucketModelConfig) -> list[_Bucket]:
+def _export_buckets(
+    func: Callable[..., Any], examples: Sequence[Any], config: BucketModelConfig
+) -> list[ExportedFunction]:
     """Export every bucket's program; they may differ in sizes only."""
     if not examples:
         raise ValueError("example_inputs is empty: pass an example for each bucket")
@@ -146,15 +131,12 @@ def _export_buckets(func: Callable[..., Any], examples: Sequence[Any], config: B
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError("func must return a tuple: the model, and its input_output_aliases (or {})")
         model, states = result
-        own = [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, torch.Tensor)]
-        held, aliases = resolve_aliases(states, model, own)
-        exported = export_function(model, example, held)
-        buckets.append(_Bucket(exported, aliases, initial_state(model, own, held, aliases)))
+        buckets.append(export_with_states(model, example, states))
     first = buckets[0]
     for index, bucket in enumerate(buckets):
         for what, here, there in (
-            ("inputs", bucket.exported.in_tree, first.exported.in_tree),
-            ("outputs", bucket.exported.out_tree, first.exported.out_tree),
+            ("inputs", bucket.in_tree, first.in_tree),
+            ("outputs", bucket.out_tree, first.out_tree),
         ):
             if here != there:
                 raise ValueError(f"the {what} of bucket {index} are {here}, but those of bucket 0 are {there}")
@@ -164,7 +146,7 @@ def _export_buckets(func: Callable[..., Any], examples: Sequence[Any], config: B
 
 
 def _initial(
-    buckets: Sequence[_Bucket], shapes: Sequence[list[list[int]]], config: BucketModelConfig
+    buckets: Sequence[ExportedFunction], shapes: Sequence[list[list[int]]], config: BucketModelConfig
 ) -> tuple[torch.Tensor, ...]:
     """Return the initial states: the buffer, or else the values of the examples."""
     known = buckets[0].initial

@@ -70,7 +70,7 @@ class TraceDescription:
     aliases: tuple[tuple[int, int], ...]
     """Indices of each state among the inputs, and of its next value among the outputs."""
     separate_weights: bool
-    no_batch: str | None
+    no_batch: str | None = None
     """Reason why dimension 0 is no batch dimension; None if it is one."""
     any_batch: bool = False
     """Whether calls take any number of rows."""

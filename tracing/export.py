@@ -35,6 +35,10 @@ class ExportedFunction:
     """Structure of the outputs."""
     longest: LongestLength | None = None
     """Length that a call's longest sequence must have; None: any."""
+    aliases: Sequence[tuple[int, int]] = ()
+    """Indices of each state among the inputs, and of its next value among the outputs."""
+    initial: tuple[torch.Tensor, ...] = ()
+    """Initial value of each state."""
 
 
 def flatten_example(example_inputs: Any) -> tuple[list[torch.Tensor], pytree.TreeSpec]:

@@ -73,9 +73,7 @@ def leading_view(state: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         raise ValueError(
             f"a state of shape {list(state.shape)} is too small for {list(shape)}: enlarge shared_state_buffer"
         )
-    for dim, size in enumerate(shape):
-        state = state.narrow(dim, 0, size)
-    return state
+    return state[tuple(map(slice, shape))]
 
 
 @dataclass

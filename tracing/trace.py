@@ -17,7 +17,7 @@ from ..backends.interface import Backend, CompileError
 from ..backends.partitioning.cut_analysis import analyze_operators
 from ..backends.partitioning.partition import PartitionError
 from ..backends.registry import get_backend
-from ..backends.signature import TensorType, dtype_name, signature_of
+from ..backends.signature import Signature, TensorType, dtype_name, signature_of
 from ..bucketing.shapes import Bucket
 from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import LoweringError, node_line
@@ -75,16 +75,14 @@ def trace(
     options = TraceOptions(
         compiler_workdir, compiler_args, partitioner_config, inline_weights_to_neff, cpu_backend, compiler_python
     )
-    own = [leaf for leaf in pytree.tree_leaves(example_inputs) if isinstance(leaf, torch.Tensor)]
-    held, aliases = resolve_aliases(input_output_aliases, func, own)
-    exported = export_function(func, example_inputs, held)
+    exported = export_with_states(func, example_inputs, input_output_aliases)
     directory = TempDirectory()
     tried = select_engines(backend, options)
     engine = _compile(tried, exported.program, directory.path / program_directory(0), options)
-    description, store = describe_trace(engine, [exported], aliases, not inline_weights_to_neff)
-    if aliases:
-        initial = initial_state(func, own, held, aliases)
-        return try_load(Traced(description, directory, store, StateBuffer(initial, state_shapes(description))))
+    description, store = describe_trace(engine, [exported], not inline_weights_to_neff)
+    if exported.aliases:
+        state = StateBuffer(exported.initial, state_shapes(description))
+        return try_load(Traced(description, directory, store, state))
     tensors, in_tree = flatten_example(example_inputs)
     with eval_mode(func):
         description = replace(description, no_batch=not_batchable_reason(func, tensors, in_tree))
@@ -126,6 +124,18 @@ def analyze(
     result = analyze_operators(engine, specialize(program, program_bucket(program)), config, node_line).to_json()
     keys = ("support_percentage", "supported_operators", "unsupported_operators")
     return {"backend": engine.name, "torch_version": torch.__version__, **{key: result[key] for key in keys}}
+
+
+def export_with_states(func: Function, example_inputs: Any, states: Mapping[Any, int] | None) -> ExportedFunction:
+    """Export a function with its states, which are the `input_output_aliases` of `trace`."""
+    example = [leaf for leaf in pytree.tree_leaves(example_inputs) if isinstance(leaf, torch.Tensor)]
+    held, aliases = resolve_aliases(states, func, example)
+    exported = export_function(func, example_inputs, held)
+    module = func if isinstance(func, torch.nn.Module) else torch.nn.Module()
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = [*example, *(own[name] for name in held)]
+    initial = tuple(tensors[index].detach().clone() for index, _ in aliases)
+    return replace(exported, aliases=aliases, initial=initial)
 
 
 def try_load(traced: Traced) -> Traced:
@@ -171,19 +181,19 @@ def program_bucket(program: ExportedProgram) -> Bucket:
 
 
 def describe_trace(
-    engine: Backend, exported: Sequence[ExportedFunction], aliases: Sequence[tuple[int, int]], separate_weights: bool
+    engine: Backend, exported: Sequence[ExportedFunction], separate_weights: bool
 ) -> tuple[TraceDescription, dict[str, torch.Tensor]]:
     """Describe programs that differ in shapes only, and collect their tensors.
 
     Raises `ValueError`: the output of a state does not exist, or has another shape or dtype.
     """
-    programs = [one.program for one in exported]
-    keys, store = dedupe_weights(programs)
-    for program in programs:
-        _check_aliases(program, aliases)
-    in_tree, out_tree = exported[0].in_tree, exported[0].out_tree
+    keys, store = dedupe_weights([one.program for one in exported])
+    first, signatures = exported[0], [signature_of(one.program, None) for one in exported]
+    in_tree, out_tree, aliases = first.in_tree, first.out_tree, first.aliases
+    for one, signature in zip(exported, signatures, strict=True):
+        _check_aliases(one.program, signature, aliases)
     if aliases:
-        inputs = len(signature_of(programs[0], None).inputs)
+        inputs = len(signatures[0].inputs)
         in_tree = pytree.tree_structure((0,) * (inputs - len(aliases)))
         outputs = out_tree.num_leaves - len(aliases)
         out_tree = pytree.tree_structure(0 if outputs == 1 else (0,) * outputs)
@@ -191,20 +201,19 @@ def describe_trace(
         backend=engine.name,
         host=dict(engine.host()),
         programs=tuple(
-            TracedProgram(program_directory(index), signature_of(one.program, None), own_keys, one.longest)
-            for index, (one, own_keys) in enumerate(zip(exported, keys, strict=True))
+            TracedProgram(program_directory(index), signature, own_keys, one.longest)
+            for index, (one, signature, own_keys) in enumerate(zip(exported, signatures, keys, strict=True))
         ),
         in_tree=_serialized(in_tree),
         out_tree=_serialized(out_tree),
         aliases=tuple(aliases),
         separate_weights=separate_weights,
-        no_batch="the trace keeps state between calls" if aliases else None,
     )
     return description, store
 
 
-def _check_aliases(program: ExportedProgram, aliases: Sequence[tuple[int, int]]) -> None:
-    kinds = list(signature_of(program, None).inputs.values())
+def _check_aliases(program: ExportedProgram, signature: Signature, aliases: Sequence[tuple[int, int]]) -> None:
+    kinds = list(signature.inputs.values())
     outputs = [node.meta["val"] for node in program.graph.output_node().args[0]]
     for index, output in aliases:
         if not 0 <= output < len(outputs):
@@ -224,13 +233,3 @@ def _serialized(structure: pytree.TreeSpec) -> str:
         raise LoweringError(
             f"arguments and outputs must be tensors in tuples, lists and dicts, not in {structure}"
         ) from error
-
-
-def initial_state(
-    func: Function, example: Sequence[torch.Tensor], held: Sequence[str], aliases: Sequence[tuple[int, int]]
-) -> tuple[torch.Tensor, ...]:
-    """Return the initial values of the states: those of the example, or of the module."""
-    module = func if isinstance(func, torch.nn.Module) else torch.nn.Module()
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    tensors = [*example, *(own[name] for name in held)]
-    return tuple(tensors[index].detach().clone() for index, _ in aliases)
