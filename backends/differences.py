@@ -62,12 +62,7 @@ def change_with(
     """
     ways = [(seed + place, each) for place, share in enumerate(shares) for each in (share, -share)]
     moved = [answer([_moved(tensor, each, draw) for tensor in inputs]) for draw, each in ways]
-    return [max(_change_or_overflow(result, other) for other in others) for result, *others in zip(results, *moved)]
-
-
-def _change_or_overflow(result: torch.Tensor, other: torch.Tensor) -> float:
-    same = result.shape == other.shape and torch.equal(result.isfinite(), other.isfinite())
-    return _change(result, other) if same else math.inf
+    return [max(_change(result, other) for other in others) for result, *others in zip(results, *moved)]
 
 
 def _moved(tensor: torch.Tensor, share: float, seed: int) -> torch.Tensor:
@@ -83,6 +78,8 @@ def _half(tensor: torch.Tensor, seed: int = 0) -> torch.Tensor:
 
 
 def _change(result: torch.Tensor, other: torch.Tensor) -> float:
+    if result.shape != other.shape or not torch.equal(result.isfinite(), other.isfinite()):
+        return math.inf
     if not result.is_floating_point():
         return 0.0 if torch.equal(result, other) else math.inf
     return _distance(result, other)

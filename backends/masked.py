@@ -24,10 +24,6 @@ Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Seq
 Each state is [B, H].
 """
 
-
-LstmOperator = Callable[..., tuple[Tensor, Tensor, Tensor]]
-"""A function that computes the `lstm` operator, with its arguments."""
-
 Widen = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """A function such as `gate_mask_weights`, which may return its results from memory."""
 
@@ -68,7 +64,7 @@ def is_projected(h_0: Tensor, c_0: Tensor) -> bool:
 
 
 def without_projection(
-    plain: LstmOperator,
+    plain: Callable[..., tuple[Tensor, Tensor, Tensor]],
     x: Tensor,
     lengths: Tensor | None,
     h_0: Tensor,
@@ -229,18 +225,12 @@ def aten_lstm(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) ->
     return y, (h_n[0], c_n[0])
 
 
-_ATEN = {
-    "gru": torch.ops.aten.gru.input,
-    "rnn_tanh": torch.ops.aten.rnn_tanh.input,
-    "rnn_relu": torch.ops.aten.rnn_relu.input,
-}
-
-
 def aten_rnn(cell: str) -> Layer:
     """Return one layer of torch's own GRU or RNN."""
+    operator = getattr(torch.ops.aten, cell).input
 
     def layer(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-        y, h_n = _ATEN[cell](x, states[0][None], list(weights), len(weights) == 4, 1, 0.0, False, False, False)
+        y, h_n = operator(x, states[0][None], list(weights), len(weights) == 4, 1, 0.0, False, False, False)
         return y, (h_n[0],)
 
     return layer

@@ -83,12 +83,15 @@ class NeuronBackend(Backend):
         source = export_source(program, bucket)
         if not source.signature.inputs:
             raise CompileError(f"{self.name} cannot compile a program without inputs: tracing needs one")
+        options = self.trace_options(settings)
+        if settings.workdir is not None:
+            options["compiler_workdir"] = str(settings.workdir)
         reply = trace(
             self.toolchain,
             source,
             weights_of(program),
             directory / PROGRAM,
-            self.trace_options(settings),
+            options,
             settings.python,
             strip_weights=not self.inlines_weights,
         )
@@ -104,10 +107,6 @@ class NeuronBackend(Backend):
     def simulation(self) -> str | None:
         """Return why the programs run on this CPU; None if they do not."""
         return emulation_reason(self.toolchain)
-
-    @abstractmethod
-    def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return why the compiler does not support a call; None if it does, as far as AWS documents it."""
 
     @abstractmethod
     def trace_options(self, settings: CompileSettings) -> dict[str, Any]:

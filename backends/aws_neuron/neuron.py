@@ -53,10 +53,7 @@ class Neuron(NeuronBackend):
         # By default the compiler computes in bfloat16 wherever it can.
         configured = any(argument.startswith(("--fast-math", "--fp32-cast")) for argument in settings.args)
         exact = [] if configured or settings.precision == "bfloat16" else ["--fast-math", "none"]
-        options: dict[str, Any] = {"compiler_args": [*settings.args, *exact], "fallback": False}
-        if settings.workdir is not None:
-            options["compiler_workdir"] = str(settings.workdir)
-        return options
+        return {"compiler_args": [*settings.args, *exact], "fallback": False}
 
     def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> Iterator[str]:
         """Yield how to run an unsupported operator on the CPU."""

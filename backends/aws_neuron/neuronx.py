@@ -71,8 +71,6 @@ class NeuronX(NeuronBackend):
         """
         arguments = [*settings.args, *_cast_arguments(settings)]
         options: dict[str, Any] = {"compiler_args": arguments, "inline_weights_to_neff": False}
-        if settings.workdir is not None:
-            options["compiler_workdir"] = str(settings.workdir)
         if _has_flag(arguments, "--target"):
             options["cpu_backend"] = True
         return options

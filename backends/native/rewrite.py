@@ -23,8 +23,6 @@ _aten = torch.ops.aten
 _ZEROS = (_aten.zeros.default, _aten.new_zeros.default)
 _VIEWS = (_aten.unsqueeze.default, _aten.expand.default, _aten.reshape.default)
 """Operators that give every row of a batch the states of a loop over cells."""
-_EMBEDDING = torch.ops.aten.embedding.default
-_LINEAR, _CONVOLUTION = torch.ops.aten.linear.default, torch.ops.aten.conv1d.default
 
 LAYERS = {layer: layer.__name__ for layer in (convolution, linear, recurrence, sequence_linear)}
 """Functions that make layers when a program is loaded, and their names in its source."""
@@ -58,12 +56,12 @@ def native_source(program: ExportedProgram) -> NativeSource:
     weights = {node: names[node.name] for node in placeholders if node.name in names}
     simplify(module.graph)
     module.graph.eliminate_dead_code()  # unread outputs then have no users
-    for node in [node for node in module.graph.nodes if node.op == "call_function"]:
+    for node in list(module.graph.nodes):
         if node.target in (_LSTM, _RNN):
             _replace_recurrence(node, weights)
-        elif node.target is _LINEAR:
+        elif node.target is _aten.linear.default:
             _replace_linear(node, weights)
-        elif node.target is _CONVOLUTION:
+        elif node.target is _aten.conv1d.default:
             _replace_convolution(node, weights)
     module.graph.eliminate_dead_code()
     layers = tuple(LAYERS[node.target] for node in module.graph.nodes if node.target in LAYERS)
@@ -108,7 +106,7 @@ def _is_read_by_layers(tensor: Node) -> bool:
 
 def _is_embedding(x: Node, weights: Mapping[Node, str]) -> bool:
     """Whether x is an embedding of ids [B, T] that nothing else reads."""
-    if x.target is not _EMBEDDING or len(x.users) != 1:
+    if x.target is not _aten.embedding.default or len(x.users) != 1:
         return False
     table, ids = x.args[:2]
     return _are_constants((table,), weights) and isinstance(ids, Node) and ids.meta["val"].dim() == 2
@@ -127,9 +125,7 @@ def _is_time_major(node: Node) -> bool:
     """Whether y[B, T, ...] is only used transposed to time-major, so that it is better written so."""
     outputs = [user for user in node.users if user.args[1] == 0]
     return bool(outputs) and all(
-        user.target == torch.ops.aten.transpose.int and user.args[1:] == (0, 1)
-        for output in outputs
-        for user in output.users
+        user.target == _aten.transpose.int and user.args[1:] == (0, 1) for output in outputs for user in output.users
     )
 
 
@@ -139,9 +135,9 @@ def _replace_linear(node: Node, weights: Mapping[Node, str]) -> None:
     x, weight, bias = arguments[:3]
     if not _are_constants((weight, bias), weights):
         return
-    steps = _timestep_outputs(x)
-    if steps is not None:
-        _replace_call(node, sequence_linear, (weight, bias, steps.time_major), (x, steps.lengths))
+    if (found := _timestep_outputs(x)) is not None:
+        lengths, time_major = found
+        _replace_call(node, sequence_linear, (weight, bias, time_major), (x, lengths))
     elif weight.meta["val"].numel() >= _LARGE:
         _replace_call(node, linear, (weight, bias), (x,))
 
@@ -178,23 +174,16 @@ def _replace_call(node: Node, make: Any, options: tuple[Any, ...], inputs: tuple
     node.graph.erase_node(node)
 
 
-class _TimestepOutputs(NamedTuple):
-    """Layout of a tensor that holds a recurrence's outputs at every timestep."""
-
-    lengths: Node
-    time_major: bool
-
-
-def _timestep_outputs(x: Node) -> _TimestepOutputs | None:
-    """The layout of x if it is y of a recurrence with lengths; else None."""
-    time_major = x.target is torch.ops.aten.transpose.int and x.args[1:] == (0, 1)
+def _timestep_outputs(x: Node) -> tuple[Node, bool] | None:
+    """The lengths of x, and whether it is time-major, if it is y of a recurrence with lengths; else None."""
+    time_major = x.target is _aten.transpose.int and x.args[1:] == (0, 1)
     y: Any = x.args[0] if time_major else x
     if y.target is not operator.getitem or y.args[1] != 0 or y.args[0].target is not call_layer:
         return None
     layer, _, *others = y.args[0].args
     if layer.target is not recurrence or others[0] is None:
         return None
-    return _TimestepOutputs(others[0], time_major)
+    return others[0], time_major
 
 
 def simplify(graph: Graph) -> None:
