@@ -146,22 +146,9 @@ def onednn_lstm(
     # It always needs a bias, and reads its inputs by address.
     b_ih, b_hh = biases or [w_ih.new_zeros(w_ih.shape[0])] * 2
     y, h_n, c_n, _ = torch.ops.aten.mkldnn_rnn_layer(
-        x.contiguous(),
-        w_ih,
-        w_hh,
-        b_ih,
-        b_hh,
-        h_0.contiguous(),
-        c_0.contiguous(),
+        *(x.contiguous(), w_ih, w_hh, b_ih, b_hh, h_0.contiguous(), c_0.contiguous()),
         False,  # reverse: done by _Rows, which knows each row's length
-        [],
-        2,  # LSTM
-        h_0.shape[1],
-        1,
-        True,
-        False,
-        False,
-        False,
+        *([], 2, h_0.shape[1], 1, True, False, False, False),  # 2: LSTM
     )
     return y, (h_n, c_n)
 

@@ -255,18 +255,11 @@ def _layers(
         parts = _in_onnx_order(cell, weights[index * size : (index + 1) * size], directions)
         rows = [state[index] for state in initial]
         y, *final = _recurrent_operator(cell, x, parts, steps, rows, bidirectional, int(states[0].shape[2]))
-        x = _join_directions(y, directions)
+        # [T, D, B, H] -> [T, B, D*H]; nothing moves where there is one direction.
+        x = op.Squeeze(y, [1]) if directions == 1 else op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
         finals.append(final)
     joined = (kind[0] if layers == 1 else op.Concat(*kind, axis=0) for kind in zip(*finals, strict=True))
     return [op.Transpose(x, perm=[1, 0, 2]), *joined]
-
-
-def _join_directions(y: Any, directions: int) -> Any:
-    """[T, D, B, H] -> [T, B, D*H]; nothing moves where there is one direction."""
-    op = _opset()
-    if directions == 1:
-        return op.Squeeze(y, [1])
-    return op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
 
 
 def _recurrent_operator(

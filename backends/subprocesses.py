@@ -14,12 +14,7 @@ def package_path() -> str:
     """Return a PYTHONPATH with which a process imports this same copy of the package."""
     # The process may have another working directory. An empty entry is that directory, which is not on the path.
     entries = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return os.pathsep.join([package_root(), *entries])
-
-
-def package_root() -> str:
-    """Return the folder that this copy of the package is imported from."""
-    return str(Path(sys.modules[PACKAGE].__path__[0]).parent)
+    return os.pathsep.join([str(Path(sys.modules[PACKAGE].__path__[0]).parent), *entries])
 
 
 def python_command(module: str, function: str) -> list[str]:

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import _VF, Tensor
@@ -26,9 +26,10 @@ from .packing import gather, scatter, scatter_with_mask, use_torch_kernel
 class _Cell(NamedTuple):
     """Kind of recurrence."""
 
-    kind: _CellKind
     call: Callable[..., tuple[Tensor, ...]]
     """Function of torch for padded and packed data."""
+    widest: tuple[int, int]
+    """Most hidden units for which cuDNN has persistent kernels, without and with gradients."""
     has_cell_state: bool = False
     """Whether it has a state besides its outputs."""
     is_bounded: bool = True
@@ -40,10 +41,10 @@ class _Cell(NamedTuple):
         return self.has_cell_state or not self.is_bounded
 
 
-_LSTM = _Cell("lstm", _VF.lstm, has_cell_state=True)
-_GRU = _Cell("gru", _VF.gru)
-_RNN_TANH = _Cell("rnn", _VF.rnn_tanh)
-_RNN_RELU = _Cell("rnn", _VF.rnn_relu, is_bounded=False)
+_LSTM = _Cell(_VF.lstm, (192, 128), has_cell_state=True)
+_GRU = _Cell(_VF.gru, (192, 128))
+_RNN_TANH = _Cell(_VF.rnn_tanh, (384, 256))
+_RNN_RELU = _Cell(_VF.rnn_relu, (384, 256), is_bounded=False)
 
 
 def lstm(*args: Any) -> tuple[Tensor, ...]:
@@ -102,11 +103,9 @@ def _torch_is_slow(
         return not use_torch_kernel(layout.uniform)
     if data.device.type != "cuda" or not torch.cudnn_is_acceptable(data) or torch.is_autocast_enabled("cuda"):
         return False
-    if data.dtype == torch.float64:
+    if data.dtype == torch.float64 or _is_projected(states):
         return False
-    return _has_persistent_kernel(
-        cell.kind, weights[1].shape[1], gradients=torch.is_grad_enabled(), projected=_is_projected(states)
-    )
+    return bool(weights[1].shape[1] <= cell.widest[torch.is_grad_enabled()])
 
 
 def _stack(
@@ -318,20 +317,3 @@ def max_segment(gates: int) -> int:
     (8192, 1024)
     """
     return max(1, 2**20 // gates)
-
-
-_CellKind = Literal["lstm", "gru", "rnn"]
-
-_WIDEST = {"lstm": 192, "gru": 192, "rnn": 384}
-_WIDEST_BACKWARD = {"lstm": 128, "gru": 128, "rnn": 256}
-
-
-def _has_persistent_kernel(cell: _CellKind, hidden: int, *, gradients: bool, projected: bool) -> bool:
-    """Return whether padded data of so many hidden units is computed persistently.
-
-    With `gradients`, in both passes.
-
-    >>> [_has_persistent_kernel("lstm", 160, gradients=both, projected=False) for both in (False, True)]
-    [True, False]
-    """
-    return not projected and hidden <= (_WIDEST_BACKWARD if gradients else _WIDEST)[cell]

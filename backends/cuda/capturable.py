@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -91,22 +90,24 @@ def capture_refusal(node: Node) -> str | None:
         return f"{target} waits for the lengths of the rows"
     if not isinstance(target, torch._ops.OpOverload) or not (node.users or target._schema.is_mutable):
         return None
-    given = _example_arguments(node)
-    if _is_composite(target):
-        reason = _inner_refusal(target, given) if given.known else _tag_refusal(target)
+    args, kwargs, mode = _example_arguments(node)
+    if not _is_composite(target):
+        reason = _own_refusal(target, args, kwargs)
     else:
-        reason = _own_refusal(target, given.args, given.kwargs)
+        reason = _tag_refusal(target) if mode is None else _inner_refusal(target, args, kwargs, mode)
     if reason is None:  # composite operators have no tag for a size that first appears in their outputs
         known = {symbol for argument in node.all_input_nodes for symbol in _data_dependent(argument)}
         reason = "returns a size that depends on data" if _data_dependent(node) - known else None
     return None if reason is None else f"{target} {reason}"
 
 
-def _inner_refusal(target: torch._ops.OpOverload, given: _ExampleArguments) -> str | None:
+def _inner_refusal(
+    target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], mode: FakeTensorMode
+) -> str | None:
     """Return the reason why a call that a composite operator makes cannot be captured."""
     try:
-        with torch.no_grad(), given.mode, _RefusingMode():  # type: ignore[no-untyped-call]  # torch's constructor
-            target(*given.args, **given.kwargs)
+        with torch.no_grad(), mode, _RefusingMode():  # type: ignore[no-untyped-call]  # torch's constructor
+            target(*args, **kwargs)
     except _CannotBeCaptured as found:
         return str(found)
     except Exception as error:  # noqa: BLE001 - what torch cannot trace may still run; loading names it if not
@@ -184,19 +185,11 @@ def _is_composite(target: torch._ops.OpOverload) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _ExampleArguments:
-    """Arguments of a call: tensors without values, and numbers."""
+def _example_arguments(node: Node) -> tuple[Sequence[Any], Mapping[str, Any], FakeTensorMode | None]:
+    """Return arguments of a call, without values, in the sizes that its program was exported with, and their mode.
 
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    mode: FakeTensorMode
-    known: bool
-    """Whether all sizes are those of the export. False: some depend on data, and are 1 here."""
-
-
-def _example_arguments(node: Node) -> _ExampleArguments:
-    """Return arguments of a call in the sizes that its program was exported with."""
+    There is no mode if some sizes depend on data: those are 1 here.
+    """
     unknown: list[object] = []
 
     def example(source: Node) -> Any:
@@ -207,7 +200,7 @@ def _example_arguments(node: Node) -> _ExampleArguments:
 
     with FakeTensorMode() as mode:
         args, kwargs = map_arg((node.args, dict(node.kwargs)), example)
-    return _ExampleArguments(args, kwargs, mode, known=not unknown)
+    return args, kwargs, None if unknown else mode
 
 
 class _RefusingMode(TorchDispatchMode):
