@@ -35,14 +35,18 @@ struct FloatSums {
   static Vector total(Sum sum, const float*, const float*, int, int) { return sum; }
 };
 
-// Weights and rows of float32.
-struct Single : Vectors, FloatSums {
-  static constexpr int KIND = 0, VECTOR = LANES;
-  static int64_t depth(int64_t inputs) { return inputs; }
-  static Vector weights(const float* from) { return load(from); }
-  static Vector add_product(Vector sum, Vector x, Vector w) { return sum + x * w; }
+// Rows of float32, which are multiplied as they are.
+struct FloatRows : Vectors, FloatSums {
   static constexpr bool CONVERTS = false;
+  static int64_t depth(int64_t inputs) { return inputs; }
+  static Vector add_product(Vector sum, Vector x, Vector w) { return sum + x * w; }
   static void convert(float*, const float*, int64_t) {}
+};
+
+// Weights of float32.
+struct Single : FloatRows {
+  static constexpr int KIND = 0, VECTOR = LANES;
+  static Vector weights(const float* from) { return load(from); }
 };
 
 #if defined(HALF_PRECISION) && defined(__AVX512BF16__)
@@ -111,9 +115,8 @@ using Recurrent = BfloatPairs;
 #elif defined(HALF_PRECISION) && defined(__F16C__)
 
 // Weights of float16, which are converted as they are read.
-struct Float16 : Vectors, FloatSums {
+struct Float16 : FloatRows {
   static constexpr int KIND = 1, VECTOR = LANES / 2;
-  static int64_t depth(int64_t inputs) { return inputs; }
   static Vector weights(const float* from) {
 #if defined(__AVX512F__)
     return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
@@ -121,9 +124,6 @@ struct Float16 : Vectors, FloatSums {
     return (Vector)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 #endif
   }
-  static Vector add_product(Vector sum, Vector x, Vector w) { return sum + x * w; }
-  static constexpr bool CONVERTS = false;
-  static void convert(float*, const float*, int64_t) {}
 };
 using Recurrent = Float16;
 
@@ -200,11 +200,8 @@ using Recurrent = Int8Quads;
 #elif defined(INT8_PRECISION) && defined(__AVX2__)
 
 // The same weights for processors without such products: they are converted as they are read, and rows stay float32.
-struct Int8Weights : Vectors {
-  using Sum = Vector;
+struct Int8Weights : FloatRows {
   static constexpr int KIND = 4, VECTOR = LANES / 4, SCALES = 2 * LANES;
-  static int64_t depth(int64_t inputs) { return inputs; }
-  static int64_t operand(int64_t depth) { return depth; }
   static Vector weights(const float* from) {
 #if defined(__AVX512F__)
     return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -212,13 +209,9 @@ struct Int8Weights : Vectors {
     return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 #endif
   }
-  static Vector spread(const float* x) { return broadcast(*x); }
-  static Vector add_product(Vector sum, Vector x, Vector w) { return sum + x * w; }
   static Vector total(Vector sum, const float*, const float* scales, int gate, int) {
     return sum * load(scales + gate * LANES);
   }
-  static constexpr bool CONVERTS = false;
-  static void convert(float*, const float*, int64_t) {}
 };
 using Recurrent = Int8Weights;
 

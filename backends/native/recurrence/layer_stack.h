@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -165,19 +164,5 @@ struct LayerStack {
     return one;
   }
 };
-
-// Null: out of memory. `each`: the pointers to the weights of a layer in one direction.
-void* open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
-                 int64_t outputs, const float* const* weights, int each) {
-  try {
-    std::vector<Weights> own;
-    for (int64_t slot = 0; slot < layers * directions; slot++, weights += each)
-      own.push_back({weights[0], weights[1], weights[2], each == 4 ? weights[3] : nullptr});
-    auto* threads = static_cast<ThreadPool*>(pool);
-    return new LayerStack{threads, cell, layers, directions, inputs, hidden, outputs, std::move(own)};
-  } catch (const std::exception&) {
-    return nullptr;
-  }
-}
 
 }  // namespace

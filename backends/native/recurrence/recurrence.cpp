@@ -18,6 +18,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <utility>
+#include <vector>
 
 #include "layer_stack.h"
 #include "linear_layer.h"
@@ -54,8 +56,15 @@ void recurrence_wake_pool(void* pool) { static_cast<ThreadPool*>(pool)->wake(); 
 void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
                             int64_t projected, const float* const* weights) {
   const bool projects = projected > 0;
-  return open_stack(pool, cell, layers, directions, inputs, hidden, projects ? projected : hidden, weights,
-                    projects ? 4 : 3);
+  try {
+    std::vector<Weights> own;
+    for (int64_t slot = 0; slot < layers * directions; slot++, weights += projects ? 4 : 3)
+      own.push_back({weights[0], weights[1], weights[2], projects ? weights[3] : nullptr});
+    return new LayerStack{static_cast<ThreadPool*>(pool), cell, layers, directions, inputs, hidden,
+                          projects ? projected : hidden, std::move(own)};
+  } catch (const std::exception&) {
+    return nullptr;
+  }
 }
 // Multiplies the rows of a table ahead of all calls, which then give the same table. 0: success, 1: out of memory.
 int recurrence_multiply_table(void* stack, const float* table, int64_t rows) {
