@@ -38,10 +38,8 @@ def _compiler_problem(compiler: str, standard: str, headers: tuple[str, ...]) ->
         options = [f"-std={standard}", "-shared", "-fPIC", *(["-fopenmp"] if "omp.h" in headers else [])]
         command = [compiler, *options, str(source), "-o", f"{scratch}/probe.so"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode == 0:
-        return None
-    reason = next((line for line in result.stderr.splitlines() if "error" in line), f"exit code {result.returncode}")
-    return f"the C++ compiler {compiler} does not work ({reason.strip()}): {install}"
+    reason = failure(result)
+    return None if reason is None else f"the C++ compiler {compiler} does not work ({reason}): {install}"
 
 
 def reject_instruction_flags(args: Sequence[str]) -> None:
@@ -70,6 +68,12 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             os.killpg(process.pid, signal.SIGKILL)
             raise
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def failure(done: subprocess.CompletedProcess[str]) -> str | None:
+    """Return the first line about an error that a compiler printed; None if it succeeded."""
+    lines = (line.strip() for line in done.stderr.splitlines() if "error" in line)
+    return next(lines, f"exit code {done.returncode}") if done.returncode else None
 
 
 def strip(library: Path) -> None:

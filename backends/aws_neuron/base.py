@@ -102,7 +102,7 @@ class NeuronBackend(Backend):
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load the program onto the first core of this process, or onto the CPU if emulation is enabled."""
-        return self._load(0, directory, weights, threads)
+        return self.load_on(0, directory, weights, host, threads)
 
     def simulation(self) -> str | None:
         """Return why the programs run on this CPU; None if they do not."""
@@ -120,7 +120,10 @@ class NeuronBackend(Backend):
     def load_module(self, package: Any, path: Path, tensors: Weights, core: int) -> torch.nn.Module:
         """Load a ScriptModule onto a core; `package` is the toolchain, `tensors` are the module's own."""
 
-    def _load(self, core: int, directory: Path, weights: Weights, threads: int) -> LoadedProgram:
+    def load_on(
+        self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
+    ) -> LoadedProgram:
+        """Load the program as `load` does, onto the core of this index."""
         program, made_by = read_artifact(directory)
         if self.simulation() is not None:
             return load_on_cpu(program, weights, threads)

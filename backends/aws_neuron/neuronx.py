@@ -13,13 +13,13 @@ No state stays on the device (`input_output_aliases`): it would be lost with the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..interface import CompileSettings, LoadedProgram, Weights
+from ..interface import CompileSettings, Weights
 from .base import NeuronBackend
 from .device import Toolchain
 
@@ -57,12 +57,6 @@ class NeuronX(NeuronBackend):
             ranges = [part.partition("-") for part in listed.split(",")]
             return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
         return int(os.environ.get("NEURON_RT_NUM_CORES", "1"))
-
-    def load_on(
-        self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
-    ) -> LoadedProgram:
-        """Load the program as `load` does, onto the core of this index."""
-        return self._load(core, directory, weights, threads)
 
     def trace_options(self, settings: CompileSettings) -> dict[str, Any]:
         """Return the keyword arguments for `torch_neuronx.trace`.

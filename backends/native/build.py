@@ -83,7 +83,9 @@ def _library(compiler: str, source: Path, instructions: InstructionSet) -> bytes
         return cached.read_bytes()
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory) / "recurrence.so"
-        _compile([compiler, *options, str(source), "-o", str(library)], instructions.isa)
+        done = cpp_compiler.run([compiler, *options, str(source), "-o", str(library)])
+        if (said := cpp_compiler.failure(done)) is not None:
+            raise CompileError(f"{compiler} does not compile the recurrent library for {instructions.isa}: {said}")
         cpp_compiler.strip(library)
         content = library.read_bytes()
     if cached is not None:
@@ -130,10 +132,3 @@ def _keep(content: bytes, file: Path) -> None:
             unfinished.replace(file)
     except OSError:
         return
-
-
-def _compile(command: list[str], isa: str) -> None:
-    done = cpp_compiler.run(command)
-    if done.returncode != 0:
-        said = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
-        raise CompileError(f"{command[0]} does not compile the recurrent library for {isa}: {said.strip()}")

@@ -58,14 +58,16 @@ _accelerators = count()
 """Index of the next accelerator that this process does not use yet: each holds one program."""
 
 
-class _Installed(Backend):
-    """The compiler and its licence, which both engines of this file need."""
+class Vollo(Backend):
+    """Engine with one program for each bucket, over whole sequences."""
 
     name = "vollo"
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("bfloat16",)
     options: tuple[CompilerOption, ...] = ("compiler_args",)
+    inlines_weights = True
+    whole_sequences = "Vollo's LSTMs have no initial state as an input, so they run over whole sequences"
 
     def unavailable(self) -> str | None:
         """Return the missing packages of the compiler, and its licence; None if all are installed."""
@@ -75,13 +77,6 @@ class _Installed(Backend):
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch. The accelerator and the VM are checked when a program is loaded."""
         return (torch_requirement(),)
-
-
-class Vollo(_Installed):
-    """Engine with one program for each bucket, over whole sequences."""
-
-    inlines_weights = True
-    whole_sequences = "Vollo's LSTMs have no initial state as an input, so they run over whole sequences"
 
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
@@ -131,8 +126,8 @@ class Vollo(_Installed):
         return f"emulated by the VM of vollo-compiler, bit for bit but slowly: {reason}"
 
 
-class _Device(_Installed):
-    """Engine of the device segments of a rewritten program, as `PartitionedBackend` compiles them."""
+class _Device(Vollo):
+    """The same engine, of the device segments of a rewritten program, as `PartitionedBackend` compiles them."""
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         from .translate import refusal
