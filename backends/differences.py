@@ -73,7 +73,6 @@ def _moved(tensor: torch.Tensor, share: float, seed: int) -> torch.Tensor:
 
 
 def _half(tensor: torch.Tensor, seed: int = 0) -> torch.Tensor:
-    """Draw half of the elements."""
     return torch.rand(tensor.shape, generator=torch.Generator().manual_seed(seed)) < 0.5
 
 

@@ -329,7 +329,6 @@ def _openvino_rnn(x: Any, lengths: Any, h_0: Any, weights: Any, cell: str, bias:
 def _one_layer(
     cell: str, x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-    """One layer in one direction, fused over all timesteps."""
     given = [x.transpose(0, 1), None, *(state[None] for state in states), list(weights)]
     if cell == "lstm":
         y, *finals = torch.ops.neuron_lstm.lstm(*given, len(weights) == 4, 1, False, True)

@@ -242,7 +242,6 @@ class _Search:
         return states
 
     def _candidates(self, state: _State) -> list[_Candidate]:
-        """Return the calls that can start a state."""
         start, first, beyond = state
         lengths, descending = self.lengths, self._descending
         remaining = lengths[first] - start

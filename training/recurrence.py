@@ -24,8 +24,6 @@ from .packing import gather, scatter, scatter_with_mask, use_torch_kernel
 
 
 class _Cell(NamedTuple):
-    """Kind of recurrence."""
-
     call: Callable[..., tuple[Tensor, ...]]
     """Function of torch for padded and packed data."""
     widest: tuple[int, int]

@@ -91,8 +91,6 @@ def import_toolchain(toolchain: Toolchain) -> Any:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Content of `compiled.json`."""
-
     names: tuple[str, ...]
     made_by: dict[str, str]
     """Versions of the toolchain: module, version, torch, python."""

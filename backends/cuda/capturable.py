@@ -204,8 +204,6 @@ def _example_arguments(node: Node) -> tuple[Sequence[Any], Mapping[str, Any], Fa
 
 
 class _RefusingMode(TorchDispatchMode):
-    """A dispatch mode in which a call that cannot be captured raises."""
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (reason := _own_refusal(func, args, kwargs or {})) is not None:
             raise _CannotBeCaptured(reason)

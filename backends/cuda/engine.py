@@ -52,8 +52,6 @@ _PACKAGED_DEVICE = "torch.device('cpu')"
 
 @dataclass(frozen=True)
 class _Facts:
-    """Content of `cuda.json`."""
-
     precision: str
 
 
@@ -207,7 +205,6 @@ def _capture_all(device: TorchDevice, loaded: Mapping[Key, GraphProgram], rehear
 
 
 def _rehearse(rehearsal: Rehearsal[Key], loaded: Mapping[Key, GraphProgram]) -> list[tuple[GraphProgram, WarmShape]]:
-    """Run a rehearsal; returns its calls in their order."""
     called: list[tuple[GraphProgram, WarmShape]] = []
 
     def noted(program: GraphProgram) -> LoadedProgram:
@@ -223,7 +220,6 @@ def _rehearse(rehearsal: Rehearsal[Key], loaded: Mapping[Key, GraphProgram]) -> 
 
 
 def _on_cpu(directory: Path, weights: Weights) -> LoadedProgram:
-    """The same source, run by torch on this CPU."""
     signature = read_signature(directory)
     own = signature.pick_weights(weights)
     derived = DerivedWeights(own.values())
@@ -239,7 +235,6 @@ def _module(
     kernel: RecurrenceKernel | None,
     device: torch.device,
 ) -> Module:
-    """The program of a directory over tensors of a device."""
     own = {name: tensors[name] for name in read_signature(directory).weights}
     source = placed_source(read_source(directory), device)
     precision = read_program_file(_Facts, directory / _FACTS).precision

@@ -137,7 +137,6 @@ class GraphProgram:
         return found
 
     def _capture_new(self, inputs: Sequence[torch.Tensor]) -> _Graph:
-        """Capture a shape that is first seen in a call."""
         try:
             shape, _ = self._warm_up(inputs)
             return self._capture(shape)

@@ -76,8 +76,6 @@ _ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class _TensorPlace:
-    """The place of one tensor in a buffer."""
-
     dtype: torch.dtype
     shape: tuple[int, ...]
     start: int

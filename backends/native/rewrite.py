@@ -69,7 +69,6 @@ def native_source(program: ExportedProgram) -> NativeSource:
 
 
 def _replace_recurrence(node: Node, weights: Mapping[Node, str]) -> None:
-    """Replace one call if it is supported."""
     arguments: Any = node.args
     if node.target is _LSTM:
         x, lengths, h_0, c_0, own, _, layers, both, _ = arguments
@@ -97,7 +96,6 @@ def _are_zeros(state: Node) -> bool:
 
 
 def _is_read_by_layers(tensor: Node) -> bool:
-    """Whether only layers read a tensor, or views of it."""
     return all(
         user.target in (_LSTM, _RNN, call_layer) or (user.target in _VIEWS and _is_read_by_layers(user))
         for user in tensor.users
@@ -143,8 +141,6 @@ def _replace_linear(node: Node, weights: Mapping[Node, str]) -> None:
 
 
 class _Convolution(NamedTuple):
-    """Arguments of a convolution over timesteps."""
-
     x: Node
     weight: Node
     bias: Node | None = None

@@ -66,7 +66,6 @@ def single_operator_program(node: Node) -> ExportedProgram:
 
 
 def _tensors(graph: Graph, call: Node, value: Any) -> list[Node]:
-    """Return the tensors among the results of a call."""
     if isinstance(value, torch.Tensor):
         return [call]
     indices = [index for index, part in enumerate(value) if isinstance(part, torch.Tensor)]

@@ -85,8 +85,6 @@ def _flat(nodes: Any) -> list[Any]:
 
 
 class _Weight(NamedTuple):
-    """A parameter, buffer or constant of the whole program."""
-
     target: str
     tensor: torch.Tensor
     persistent: bool

@@ -171,8 +171,6 @@ class _Device(Vollo):
 
 @dataclass(frozen=True)
 class _Facts:
-    """Content of `vollo.json`."""
-
     config: str
     compiler: str
     """Release of vollo-compiler."""

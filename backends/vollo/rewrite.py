@@ -90,7 +90,6 @@ def _needs_steps(node: torch.fx.Node) -> bool:
 
 
 def _is_zero(node: torch.fx.Node) -> bool:
-    """Whether a tensor is known to hold only zeros."""
     if node.target in _ZEROS:
         return True
     if node.target in _FULL:
