@@ -12,7 +12,7 @@ from .interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precis
 from .module_program import ModuleProgram
 from .program_source.read import FILE_NAME, load_source, read_source
 from .signature import read_signature, signature_of, write_signature
-from .versions import lowest_torch_requirement
+from .versions import LOWEST_TORCH_REQUIREMENT
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -29,7 +29,7 @@ class Eager(Backend):
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, of any release that has the operators of the programs."""
-        return (lowest_torch_requirement(),)
+        return (LOWEST_TORCH_REQUIREMENT,)
 
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS

@@ -11,7 +11,7 @@ import torch
 
 from .interface import Backend, CompileError, LoadedProgram, LoadError, Requirement, Weights
 from .signature import Signature, read_signature, signature_of, write_signature
-from .versions import lowest_torch_requirement
+from .versions import LOWEST_TORCH_REQUIREMENT
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -37,7 +37,7 @@ class OnnxEngine(Backend):
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, for the tensors, and the engine, of any release that reads the graph."""
-        return lowest_torch_requirement(), Requirement(self.name, self.name, self.lowest)
+        return LOWEST_TORCH_REQUIREMENT, Requirement(self.name, self.name, self.lowest)
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why an operator cannot be exported to ONNX. Raises `CompileError`: the exporter is not installed."""

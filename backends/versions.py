@@ -69,13 +69,8 @@ def newer_than_tested(version: str) -> str | None:
     return f"torch {version} is newer than the newest release that was tested, {NEWEST_TORCH}"
 
 
-def lowest_torch_requirement() -> Requirement:
-    """Return the requirement of torch for programs that no release binds.
-
-    Packaging raises it to the release that has all operators of a program's source.
-    """
-    return Requirement("torch", "torch", LOWEST_TORCH)
-
+LOWEST_TORCH_REQUIREMENT = Requirement("torch", "torch", LOWEST_TORCH)
+"""For programs that no release of torch binds. Packaging raises it to the release that has a source's operators."""
 
 VARIABLE = "NEURON_LSTM_STAND_IN"
 _CPU = "cpu"

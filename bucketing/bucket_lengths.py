@@ -7,13 +7,14 @@ lengths compute
 
     best(c, j) = length(j) x N(j) + min over i < j of  best(c - 1, i) - length(j) x N(i)
 
-timesteps, and the minimised term is, for each i, a line in length(j). With the lower envelope of these lines a boundary
-is found by bisection: O(boundaries x lengths x log lengths) for the exact optimum. All sums are integers.
+timesteps. The minimum's i never falls as j grows: a larger i gains more from a longer length(j). So it is found for the
+middle j first, which bounds it for those below and above: O(boundaries x lengths x log lengths) steps for the exact
+optimum. All sums are integers.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -114,35 +115,17 @@ def _candidates(histogram: Histogram) -> list[int]:
 def _one_boundary_more(
     best: Sequence[int], before: Sequence[int], lengths: Sequence[int], layer: int
 ) -> tuple[list[int], list[int]]:
-    """`best[j]` for one boundary more, and the index of the boundary before j.
-
-    Too few lengths are below index `layer`. The line of index i is best[i] - length x before[i + 1]. As each falls
-    more steeply than the one before, a new one is the lowest from some length on: `starts` are the least lengths at
-    which each line of the envelope is.
-    """
+    """`best[j]` for one boundary more, and the index of the boundary before j. Too few lengths are below `layer`."""
     result, cut = list(best), [0] * len(best)
-    lines: list[int] = []
-    starts: list[int] = []
-    for index in range(layer, len(best)):
-        _add_line(index - 1, best, before, lines, starts)
-        line = lines[bisect_right(starts, lengths[index]) - 1]
-        result[index] = best[line] + lengths[index] * (before[index + 1] - before[line + 1])
-        cut[index] = line
+    pending = [(layer, len(best), layer - 1, len(best) - 1)]  # of j, and of the boundary before it
+    while pending:
+        first, beyond, low, high = pending.pop()
+        if first < beyond:
+            j = (first + beyond) // 2
+            places = range(low, min(high, j - 1) + 1)
+            result[j], cut[j] = min((best[i] + lengths[j] * (before[j + 1] - before[i + 1]), i) for i in places)
+            pending += [(first, j, low, cut[j]), (j + 1, beyond, cut[j], high)]
     return result, cut
-
-
-def _add_line(index: int, best: Sequence[int], before: Sequence[int], lines: list[int], starts: list[int]) -> None:
-    start = 0
-    while lines:
-        last = lines[-1]
-        start = (best[index] - best[last]) // (before[index + 1] - before[last + 1]) + 1
-        if start > starts[-1]:
-            break
-        lines.pop()
-        starts.pop()
-        start = 0
-    lines.append(index)
-    starts.append(start)
 
 
 def clip_histogram(histogram: Histogram, longest: int, *, truncate: bool) -> dict[int, int]:

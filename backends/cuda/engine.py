@@ -32,7 +32,7 @@ from ..interface import (
 from ..module_program import ModuleProgram
 from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_program_file, read_signature, signature_of, write_signature
-from ..versions import emulation_enabled, lowest_torch_requirement
+from ..versions import LOWEST_TORCH_REQUIREMENT, emulation_enabled
 from .graph_program import GraphProgram, Module, WarmShape, bytes_together
 from .kernel_layers import DerivedWeights
 from .kernels.interface import KernelError, RecurrenceKernel
@@ -66,7 +66,7 @@ class Cuda(Backend):
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, of any release that has the operators of the programs."""
-        return (lowest_torch_requirement(),)
+        return (LOWEST_TORCH_REQUIREMENT,)
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why a call cannot be part of a CUDA graph; None if it can."""

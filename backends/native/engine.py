@@ -19,7 +19,7 @@ from ..interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Preci
 from ..module_program import ModuleProgram
 from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_signature, signature_of, write_signature
-from ..versions import lowest_torch_requirement
+from ..versions import LOWEST_TORCH_REQUIREMENT
 from .instruction_sets import is_built
 from .layers import layer_functions
 from .library import open_pool
@@ -48,7 +48,7 @@ class Native(Backend):
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, of any release that has the operators of the programs."""
-        return (lowest_torch_requirement(),)
+        return (LOWEST_TORCH_REQUIREMENT,)
 
     def host(self) -> Mapping[str, str]:
         """Return the operating system, the machine and its instruction set."""
