@@ -98,43 +98,23 @@ def execute_chunks(
     run: RunProgram,
     pad: Pad = pad,
     chain: RunChain | None = None,
-) -> list[Tensors]:
-    """Return the outputs of all requests, in their order.
+    resumed: ResumedState | None = None,
+) -> tuple[list[Tensors], Tensors]:
+    """Return the outputs of all requests, in their order, and the carried values after them if some requests resume.
 
     A request has one tensor per input, of the input's `item_shape`, and likewise one per output. The outputs of a batch
     may share memory. `chain` runs consecutive chunks faster than `run`, which is used if it is None.
+
+    With `resumed`, `lengths` exclude earlier timesteps, and outputs without time are those of a sequence that ends with
+    the request. The carried values are in the order of `signature.carried`, the rows of each in that of the requests.
 
     Raises `ValueError`: a request's tensor has not the shape or dtype of its input.
     Raises `InvariantError`: the plan leaves a timestep out, or a program's outputs are not as declared.
     """
     if not requests:
-        return []
-    return _execute_plan(plan, ChunkedExecution(plan, requests, lengths, signature, run, pad, chain=chain))
-
-
-def resume_chunks(
-    plan: Plan,
-    requests: Sequence[Sequence[torch.Tensor]],
-    lengths: Sequence[int],
-    signature: ChunkSignature,
-    run: RunProgram,
-    resumed: ResumedState,
-    chain: RunChain | None = None,
-) -> tuple[list[Tensors], Tensors]:
-    """Run the next request of each session; `lengths` exclude earlier timesteps.
-
-    Outputs without time are those of a sequence that ends with this request. Returns besides the outputs the carried
-    values after it, in the order of `signature.carried`; the rows of each are in the order of the requests.
-
-    Raises `ValueError`, `InvariantError`: as `execute_chunks`.
-    """
-    batch = ChunkedExecution(plan, requests, lengths, signature, run, resumed=resumed, chain=chain)
-    return _execute_plan(plan, batch), batch.carry()
-
-
-def _execute_plan(plan: Plan, batch: ChunkedExecution) -> list[Tensors]:
-    signature = batch.signature
-    if signature.start_indices and (batch.resumed is None or len(batch.resumed.rows) < len(batch.index)):
+        return [], ()
+    batch = ChunkedExecution(plan, requests, lengths, signature, run, pad, resumed, chain)
+    if signature.start_indices and (resumed is None or len(resumed.rows) < len(requests)):
         for head in plan.heads:
             batch.run_start(head)
     batch.resume()
@@ -146,11 +126,11 @@ def _execute_plan(plan: Plan, batch: ChunkedExecution) -> list[Tensors]:
     timed = iter(range(len(batch.output_specs)))
     whole = iter(range(len(batch.output_specs), len(signature.outputs)))
     order = [next(whole if spec.time_dim is None else timed) for spec in signature.outputs]
-    outputs: list[Tensors] = [()] * len(batch.index)
+    outputs: list[Tensors] = [()] * len(requests)
     for row, index in batch.index.items():
         own = (*steps[index], *finals[index])
         outputs[row] = tuple([own[output] for output in order])
-    return outputs
+    return outputs, () if resumed is None else batch.carry()
 
 
 class ChunkedExecution:

@@ -24,7 +24,7 @@ from ...backends.weights import read_weights
 from ...bucketing.cost import CostModel
 from ...bucketing.errors import BUG
 from ...bucketing.execute import Pad, Tensors, execute
-from ...bucketing.execute_chunks import ChunkSignature, ResumedState, RunChain, execute_chunks, resume_chunks
+from ...bucketing.execute_chunks import ChunkSignature, ResumedState, RunChain, execute_chunks
 from ...bucketing.padding import lengths_tensor, pad, padding_tensor
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, make_planner
@@ -144,11 +144,9 @@ class LoadedArchive:
         if (answer := self._answer) is not None and min(lengths) < facts.programs_from:
             return self._run_beside(answer, sequences, lengths, pad), ()
         with torch.no_grad():
-            if resumed is not None:
-                return resume_chunks(plan, sequences, lengths, self.chunk_signature, self.run, resumed, self.chain)
             if facts.kind == "chunk":
                 signature = self.chunk_signature
-                return execute_chunks(plan, sequences, lengths, signature, self.run, pad, self.chain), ()
+                return execute_chunks(plan, sequences, lengths, signature, self.run, pad, self.chain, resumed)
             run = partial(self.run, "sequence")
             return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad), ()
 

@@ -280,7 +280,7 @@ def check_chunked_equivalence(
         for seed in range(_TRIALS):
             plan = random_chunk_plan(_CHECKED, random.Random(seed))  # noqa: S311 - nothing here is secret
             try:
-                results = execute_chunks(plan, requests, _CHECKED, layout, run)
+                results, _ = execute_chunks(plan, requests, _CHECKED, layout, run)
             except Exception as error:
                 raise NotChunkable(f"the chunk programs cannot be run: {error}") from error
             _compare(results, expected, outputs)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing import shapes
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import InvariantError
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks, resume_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall, single_bucket_plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
@@ -138,7 +138,7 @@ def check(plan: Plan, lengths: Sequence[int], seed: int) -> Hostile:
     requests = requests_of(lengths, seed)
     program = Hostile()
 
-    answers = execute_chunks(plan, requests, lengths, SIGNATURE, program, garbage)
+    answers, _ = execute_chunks(plan, requests, lengths, SIGNATURE, program, garbage)
 
     assert len(answers) == len(requests)
     for request, answer in zip(requests, answers, strict=True):
@@ -198,7 +198,7 @@ def test_later_calls_do_not_change_answers() -> None:
     lengths = [4, 3]
     requests = requests_of(lengths)
     plan, program = single_bucket_plan(Bucket(2, 4), lengths, "chunk"), Hostile()
-    (first, _) = execute_chunks(plan, requests, lengths, SIGNATURE, program)
+    (first, _), _ = execute_chunks(plan, requests, lengths, SIGNATURE, program)
     before = [answer.clone() for answer in first]
 
     execute_chunks(plan, requests[::-1], lengths[::-1], SIGNATURE, program)
@@ -217,7 +217,7 @@ def test_a_model_without_final_answers_has_no_head_to_run() -> None:
         return [sums, sums.gather(1, lengths[:, None] - 1)[:, 0]]
 
     plan = any_chunked_plan([3, 1], random.Random(3))
-    answers = execute_chunks(plan, [[torch.tensor([1, 2, 3])], [torch.tensor([4])]], [3, 1], pieces, run)
+    answers, _ = execute_chunks(plan, [[torch.tensor([1, 2, 3])], [torch.tensor([4])]], [3, 1], pieces, run)
 
     assert [[part.tolist() for part in answer] for answer in answers] == [[[101, 103, 106]], [[104]]]
 
@@ -225,7 +225,7 @@ def test_a_model_without_final_answers_has_no_head_to_run() -> None:
 def test_no_requests_have_no_answers() -> None:
     program = Hostile()
 
-    assert execute_chunks(Plan(()), [], [], SIGNATURE, program) == []
+    assert execute_chunks(Plan(()), [], [], SIGNATURE, program) == ([], ())
     assert program.calls == []
 
 
@@ -311,7 +311,7 @@ def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
         past = ResumedState(
             tuple(going), tuple(done[rows[place]] for place in going), tuple(map(torch.cat, zip(*states, strict=True)))
         )
-        given, left = resume_chunks(any_chunked_plan(steps, choose), pieces, steps, SIGNATURE, program, past)
+        given, left = execute_chunks(any_chunked_plan(steps, choose), pieces, steps, SIGNATURE, program, resumed=past)
         for place, row in enumerate(rows):
             answers[row].append(given[place])
             carried[row] = tuple(value[place : place + 1] for value in left)

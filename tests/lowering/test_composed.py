@@ -200,7 +200,7 @@ class _Programs:
             with torch.no_grad():
                 return [result.contiguous() for result in self.parts[part](*tensors)]
 
-        return execute_chunks(plan, items, batch.lengths, signature, run, pad_with(batch.garbage))
+        return execute_chunks(plan, items, batch.lengths, signature, run, pad_with(batch.garbage))[0]
 
 
 def _mean_model() -> ComposedModel:

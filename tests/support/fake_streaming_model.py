@@ -11,7 +11,7 @@ from fake_model import make_manifest
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Pad, Tensors
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, resume_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks
 from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
@@ -69,7 +69,7 @@ class FakeStreamingModel:
             return [tuple(self.run("chunk", plan.calls[0].bucket, [0 * one[None], one, torch.zeros(1, 1)]))], ()
         self.batches.append(len(sequences))
         signature = ChunkSignature(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
-        return resume_chunks(plan, sequences, lengths, signature, self.run, resumed)
+        return execute_chunks(plan, sequences, lengths, signature, self.run, pad, resumed=resumed)
 
     def run(self, part: ProgramRole, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if part == "head":

@@ -19,7 +19,7 @@ from memory_store import Clock, MemoryStore
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Pad, Tensors, execute
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks, resume_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks
 from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import Planner, make_planner
@@ -135,10 +135,8 @@ class BoundedSums:
     ) -> tuple[list[Tensors], Tensors]:
         facts = self.manifest
         signature = ChunkSignature(facts.inputs, facts.outputs, facts.carried)
-        if resumed is not None:
-            return resume_chunks(plan, sequences, lengths, signature, self._run_chunk, resumed)
         if facts.kind == "chunk":
-            return execute_chunks(plan, sequences, lengths, signature, self._run_chunk, pad), ()
+            return execute_chunks(plan, sequences, lengths, signature, self._run_chunk, pad, resumed=resumed)
         run = self._run_whole
         return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad), ()
 

@@ -13,7 +13,7 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOu
 from torchserve_neuron_lstm.bucketing import shapes
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Pad, execute
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks, resume_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks
 from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
@@ -97,9 +97,7 @@ class InChunks:
         def run(part: ProgramRole, bucket: Bucket, tensors: Tensors) -> list[torch.Tensor]:
             return self.run(part, tensors)
 
-        if resumed is not None:
-            return resume_chunks(plan, requests, lengths, signature, run, resumed)
-        return execute_chunks(plan, requests, lengths, signature, run, pad), ()
+        return execute_chunks(plan, requests, lengths, signature, run, pad, resumed=resumed)
 
 
 def eager(request: ReferenceRequest) -> ReferenceOutputs:
