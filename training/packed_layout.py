@@ -79,14 +79,7 @@ class PackedLayout:
         >>> PackedLayout((3, 1)).positions(torch.device("cpu"))
         (tensor([0, 0, 0, 1]), tensor([0, 1, 2, 0]))
         """
-        key = "positions", device
-        if key not in self._kept:
-            active, starts, _ = self._counts(device)
-            with _for_autograd():
-                self._kept[key] = (
-                    _positions_on_cpu(active, starts) if device == _CPU else _positions(active, starts, self.count)
-                )
-        step, row = self._kept[key]
+        step, row = self._once(("positions", device), lambda: _positions(*self._counts(device)[:2], self.count))
         return step, row
 
     def padded_indices(self, device: torch.device) -> Tensor:
@@ -137,23 +130,27 @@ class PackedLayout:
         self, name: Hashable, device: torch.device, compute: Callable[[torch.device], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         """Return indices on a device, computed once: there, or on the host for few timesteps of a GPU."""
-        key = name, device
-        if key not in self._kept:
-            on_host = device.type != "cpu" and self.count <= _HOST_TIMESTEPS
-            with _for_autograd():
-                self._kept[key] = _copied_together(compute(_CPU), device) if on_host else compute(device)
-        return self._kept[key]
+        on_host = device.type != "cpu" and self.count <= _HOST_TIMESTEPS
+        return self._once(
+            (name, device), lambda: _copied_together(compute(_CPU), device) if on_host else compute(device)
+        )
 
     def _counts(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """`active`, int64[T], the first element of each step, int64[T], and the lengths, int64[B], on a device."""
-        key = "counts", device
+
+        def counts() -> tuple[Tensor, ...]:
+            of_step = np.array(self.active)
+            first = of_step.cumsum() - of_step
+            return _copied_together((torch.from_numpy(of_step), torch.from_numpy(first), self.lengths), device)
+
+        active, starts, lengths = self._once(("counts", device), counts)
+        return active, starts, lengths
+
+    def _once(self, key: _Key, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         if key not in self._kept:
-            active = np.array(self.active)
-            with _for_autograd():
-                counts = torch.from_numpy(active), torch.from_numpy(active.cumsum() - active), self.lengths
-                self._kept[key] = _copied_together(counts, device)
-        active_there, starts, lengths = self._kept[key]
-        return active_there, starts, lengths
+            with torch.inference_mode(False):  # autograd may save them: they outlive the mode in which they are made
+                self._kept[key] = compute()
+        return self._kept[key]
 
     def _segment_indices(self, segment: TimeSegment, device: torch.device) -> tuple[Tensor, Tensor]:
         before = sum(self.active[: segment.start])
@@ -162,11 +159,6 @@ class PackedLayout:
         ended = torch.arange(segment.survivors, segment.rows, device=device)
         last = lengths[segment.survivors : segment.rows] - 1 - segment.start
         return (step - segment.start) * segment.rows + row, last * segment.rows + ended
-
-
-def _for_autograd() -> torch.inference_mode:
-    """Make tensors that autograd may save: cached ones outlive the inference mode in which they are first needed."""
-    return torch.inference_mode(False)
 
 
 def copied_from_host(tensor: Tensor, device: torch.device) -> Tensor:
@@ -227,16 +219,14 @@ def _count_above(descending: Integers, until: int) -> Integers:
 
 
 def _positions(active: Tensor, starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    if active.device == _CPU:
+        # torch's function wakes all threads also for a few elements, which takes much longer than the elements.
+        times, first = active.numpy(), starts.numpy()
+        of_element = np.repeat(np.arange(len(times)), times)
+        return torch.from_numpy(of_element), torch.from_numpy(np.arange(count) - np.repeat(first, times))
     # With output_size given, the host does not wait for the device.
     step = torch.repeat_interleave(active, output_size=count)
     return step, torch.arange(count, device=active.device) - starts[step]
-
-
-def _positions_on_cpu(active: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    # torch's function wakes all threads also for a few elements, which takes much longer than the elements.
-    times, first = active.numpy(), starts.numpy()
-    step = np.repeat(np.arange(len(times)), times)
-    return torch.from_numpy(step), torch.from_numpy(np.arange(len(step)) - np.repeat(first, times))
 
 
 class TimeSegment(NamedTuple):
