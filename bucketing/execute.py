@@ -8,7 +8,7 @@ import torch
 
 from .errors import InvariantError
 from .padding import lengths_tensor, pad, storage_ptr, torch_dtype, unpad, unpadded_views
-from .plan import Plan, ProgramCall
+from .plan import Plan
 from .shapes import Bucket, TensorSpec
 
 Tensors = tuple[torch.Tensor, ...]
@@ -39,11 +39,13 @@ def execute(
     """
     outputs_of: dict[int, Tensors] = {}
     for call in plan.calls:
-        padded = _padded_inputs(call, requests, lengths, inputs, takes_lengths, pad)
+        rows, own = call.rows, [lengths[row] for row in call.rows]
+        padded = [pad([requests[row][index] for row in rows], spec, call.bucket) for index, spec in enumerate(inputs)]
+        if takes_lengths:
+            padded.append(lengths_tensor(own, call.bucket))
         results = run(call.bucket, padded)
         check_outputs(results, outputs, call.bucket)
-        parts = _parts(results, outputs, [lengths[row] for row in call.rows], padded)
-        outputs_of.update(zip(call.rows, zip(*parts)))
+        outputs_of.update(zip(rows, zip(*_parts(results, outputs, own, padded))))
     if sorted(outputs_of) != list(range(len(requests))):
         raise InvariantError(f"the plan for {len(requests)} requests contains {sorted(outputs_of)}")
     return [outputs_of[row] for row in range(len(requests))]
@@ -64,20 +66,6 @@ def _parts(
         parts.append(cut(result, spec, lengths))
         used.add(memory)
     return parts
-
-
-def _padded_inputs(
-    call: ProgramCall,
-    requests: Sequence[Sequence[torch.Tensor]],
-    lengths: Sequence[int],
-    inputs: Sequence[TensorSpec],
-    takes_lengths: bool,
-    pad: Pad,
-) -> list[torch.Tensor]:
-    padded = [pad([requests[row][index] for row in call.rows], spec, call.bucket) for index, spec in enumerate(inputs)]
-    if takes_lengths:
-        padded.append(lengths_tensor([lengths[row] for row in call.rows], call.bucket))
-    return padded
 
 
 def check_outputs(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec], bucket: Bucket) -> None:

@@ -60,7 +60,13 @@ def trace(
     """
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         folder = Path(scratch)
-        _write_inputs(folder, program, weights)
+        for name in _SCRIPTS:
+            shutil.copyfile(_HERE / name, folder / name)
+        (folder / "program.py").write_text(program.source, encoding="utf-8")
+        contents = {"tensors.pt": program.tensors(weights), "inputs.pt": list(program.signature.example_inputs())}
+        for name, content in contents.items():
+            with torch_file(folder / name) as file:
+                torch.save(content, file)
         job = {
             "module": toolchain.module,
             "options": dict(options),
@@ -69,16 +75,6 @@ def trace(
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         return _reply(toolchain, folder / "reply.json", _run(folder, python), python)
-
-
-def _write_inputs(folder: Path, program: SourceProgram, weights: Weights) -> None:
-    for name in _SCRIPTS:
-        shutil.copyfile(_HERE / name, folder / name)
-    (folder / "program.py").write_text(program.source, encoding="utf-8")
-    contents = {"tensors.pt": program.tensors(weights), "inputs.pt": list(program.signature.example_inputs())}
-    for name, content in contents.items():
-        with torch_file(folder / name) as file:
-            torch.save(content, file)
 
 
 def _run(folder: Path, python: Path | None) -> str:
