@@ -154,7 +154,9 @@ class ChunkedExecution:
         self.chain = chain or sequential_chain(run)
         self.index = {row: index for index, row in enumerate(order)}
         self.lengths = [lengths[row] for row in order]
-        self.total_lengths = self._whole(resumed) if resumed else self.lengths
+        self.total_lengths = list(self.lengths)
+        for row, offset in zip(resumed.rows, resumed.offsets) if resumed else ():
+            self.total_lengths[self.index[row]] += offset
         _check_plan(plan, order, self.index, self.lengths)
         rows = max(self.index[call.rows[0]] + call.bucket.batch for call in (*plan.calls, *plan.heads))
         self.size = Bucket(rows, max(call.start + call.bucket.length for call in plan.calls))
@@ -244,13 +246,6 @@ class ChunkedExecution:
     def _timeless(self, head: ProgramCall) -> list[torch.Tensor]:
         both = zip(self.inputs, self.signature.inputs)
         return [self._part(tensor, spec, head) for tensor, spec in both if spec.time_dim is None]
-
-    def _whole(self, resumed: ResumedState) -> list[int]:
-        """The timesteps of each row, earlier ones included."""
-        whole = list(self.lengths)
-        for row, offset in zip(resumed.rows, resumed.offsets):
-            whole[self.index[row]] += offset
-        return whole
 
     def _whole_lengths(self, head: ProgramCall) -> torch.Tensor:
         first = self.index[head.rows[0]]

@@ -36,7 +36,8 @@ def _remove(path: Path, owner: int) -> None:
 
 FORMAT = 1
 
-_WEIGHT, _CONSTANT = "weights/", "constants/"
+WEIGHT, CONSTANT = "weights/", "constants/"
+"""Beginnings of the keys of tensors: of the state dict, which can be replaced, and of the code."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,6 @@ class TraceDescription:
 
 
 _EXACTLY: Any = Annotated[TraceDescription, NO_OTHER_KEYS]
-
-
-def weight_key(name: str, is_constant: bool) -> str:
-    """Return the key of a tensor among the tensors of a trace."""
-    return (_CONSTANT if is_constant else _WEIGHT) + name
-
-
-def is_weight(key: str) -> bool:
-    """Whether a tensor is from the state dict, and so can be replaced."""
-    return key.startswith(_WEIGHT)
 
 
 def to_json(description: TraceDescription) -> str:

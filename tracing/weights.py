@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 from ..backends.exported_tensors import weights_of
 from ..backends.refit import refit_mismatches
-from .description import is_weight, weight_key
+from .description import CONSTANT, WEIGHT
 from .traced import Traced
 
 
@@ -32,7 +32,9 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
         return
     replacement = dict(weights.state_dict()) if isinstance(weights, torch.nn.Module) else dict(weights)
     programs = traced.description.programs
-    weights_by_name = [item for program in programs for item in program.weight_keys.items() if is_weight(item[1])]
+    weights_by_name = [
+        item for program in programs for item in program.weight_keys.items() if item[1].startswith(WEIGHT)
+    ]
     if mismatches := refit_mismatches({name: traced.store[key] for name, key in weights_by_name}, replacement):
         raise ValueError("the weights are not those of the traced module:\n  " + "\n  ".join(mismatches))
     new = {key: replacement[name].detach().clone().contiguous() for name, key in weights_by_name}
@@ -51,7 +53,7 @@ def dedupe_weights(programs: Sequence[ExportedProgram]) -> tuple[list[dict[str, 
     for index, program in enumerate(programs):
         own_keys = {}
         for name, tensor in weights_of(program).items():
-            key = weight_key(name, is_constant=name not in program.state_dict)
+            key = (WEIGHT if name in program.state_dict else CONSTANT) + name
             if key in store and not (store[key].dtype == tensor.dtype and torch.equal(store[key], tensor)):
                 key = f"{key}@{index}"
             if key not in store:

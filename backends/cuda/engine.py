@@ -164,15 +164,11 @@ def _load(
     except OutOfMemory as error:
         raise LoadError(f"the weights do not fit into the memory of {device.name}: {error}") from error
     turn, derived = Lock(), DerivedWeights(uploaded.values())
-    loaded = {
-        key: GraphProgram(
-            device,
-            signatures[key],
-            _module(directory, uploaded, derived, device.flatten, kernel, device.torch_device),
-            turn,
-        )
-        for key, directory in programs.items()
-    }
+    loaded = {}
+    for key, directory in programs.items():
+        own = signatures[key].pick_weights(uploaded)
+        module = _module(directory, own, derived, device.flatten, kernel, device.torch_device)
+        loaded[key] = GraphProgram(device, signatures[key], module, turn)
     _capture_all(device, loaded, rehearsals)
     return loaded
 
@@ -235,11 +231,10 @@ def _module(
     kernel: RecurrenceKernel | None,
     device: torch.device,
 ) -> Module:
-    own = {name: tensors[name] for name in read_signature(directory).weights}
     source = placed_source(read_source(directory), device)
     precision = read_program_file(_Facts, directory / _FACTS).precision
     operators = DeviceRecurrences(derived, flatten, kernel, getattr(torch, precision))
-    return load_source(source, own, {"lstm": operators.lstm, "rnn": operators.rnn}, directory / FILE_NAME)
+    return load_source(source, tensors, {"lstm": operators.lstm, "rnn": operators.rnn}, directory / FILE_NAME)
 
 
 def placed_source(source: str, device: torch.device) -> str:

@@ -92,9 +92,6 @@ def _operands(cell: str, directions: int, precision: torch.dtype, weights: Seque
     return [w_ih, w_hh, torch.cat(list(bias)), *(torch.stack(list(kind)).float() for kind in b_hn)]
 
 
-_Derive = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-
-
 class DerivedWeights:
     """Results of functions of weights, by the weights' addresses.
 
@@ -107,7 +104,9 @@ class DerivedWeights:
         self._storages = {storage_ptr(weight) for weight in self._own}
         self._known: dict[Hashable, Sequence[torch.Tensor]] = {}
 
-    def derive(self, kind: str, weights: Sequence[torch.Tensor], make: _Derive) -> Sequence[torch.Tensor]:
+    def derive(
+        self, kind: str, weights: Sequence[Tensor], make: Callable[[Sequence[Tensor]], Sequence[Tensor]]
+    ) -> Sequence[Tensor]:
         """Return `make(weights)`, from memory if it is of this kind and was made of the same weights before."""
         if any(storage_ptr(weight) not in self._storages for weight in weights):
             return make(weights)

@@ -197,8 +197,12 @@ def _unrolled(
         outputs = []
         for step in range(steps):
             after = _cell(_linear(x[:, step], w_ih, b_ih) + _linear(state[0], w_hh, b_hh), state[1])
-            state = after if masks is None else _select_state(masks[0][:, step], masks[1][:, step], after, state)
             outputs.append(after[0])
+            if masks is not None:  # factors 1 and 0 are exact in any precision
+                real, ended = masks[0][:, step], masks[1][:, step]
+                h, c = (real * new + ended * old for new, old in zip(after, state, strict=True))
+                after = h, c
+            state = after
         x = torch.stack(outputs, 1)
         finals.append(state)
     y = x if lengths is None else _ours.mask_padding(x, lengths)
@@ -211,14 +215,6 @@ def _cell(gates: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     i, f, g, o = (gates[:, at * size : (at + 1) * size] for at in range(4))
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
-
-
-def _select_state(
-    real: torch.Tensor, ended: torch.Tensor, after: tuple[torch.Tensor, torch.Tensor], before: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the new state, or the old one for ended rows; factors 1 and 0 are exact in any precision."""
-    h, c = (real * new + ended * old for new, old in zip(after, before, strict=True))
-    return h, c
 
 
 def _one_direction(x: Any, lengths: Any, weights: Any, bias: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
