@@ -31,7 +31,7 @@ class ModuleProgram:
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._signature, self._module, self._weights = signature, module, tuple(weights)
-        self._storages = storage_ptrs(self._weights)
+        self._storages = frozenset(map(storage_ptr, self._weights))
         self.wake = wake
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -46,21 +46,6 @@ class ModuleProgram:
             return self._run(inputs)
 
     def _run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        outputs = self._module(*[tensor.contiguous() for tensor in inputs])
-        return [copy_if_aliased(output.contiguous(), self._storages) for output in outputs]
-
-
-def storage_ptrs(weights: Iterable[torch.Tensor]) -> frozenset[int]:
-    """Return the addresses of the weights' memory, for `copy_if_aliased`."""
-    return frozenset(storage_ptr(weight) for weight in weights)
-
-
-def copy_if_aliased(output: torch.Tensor, storages: frozenset[int]) -> torch.Tensor:
-    """Copy an output that shares memory with a weight, so that callers may modify it.
-
-    >>> weight = torch.ones(2)
-    >>> _ = copy_if_aliased(weight[:1], storage_ptrs([weight])).zero_()
-    >>> weight
-    tensor([1., 1.])
-    """
-    return output.detach().clone() if storage_ptr(output) in storages else output
+        outputs = [output.contiguous() for output in self._module(*[tensor.contiguous() for tensor in inputs])]
+        held = self._storages
+        return [output.detach().clone() if storage_ptr(output) in held else output for output in outputs]

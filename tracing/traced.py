@@ -18,7 +18,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..backends.interface import LoadedProgram, LoadError
-from ..backends.module_program import copy_if_aliased, storage_ptrs
 from ..backends.registry import get_backend
 from ..backends.safetensors_file import WeightsError
 from ..backends.signature import Signature, WrongInput
@@ -66,7 +65,6 @@ class Traced:
         self._in_tree = pytree.treespec_loads(description.in_tree)
         self._out_tree = pytree.treespec_loads(description.out_tree)
         self._runs: list[LoadedProgram] = []
-        self._held: frozenset[int] = frozenset()
         _known.add(self)
 
     @property
@@ -90,7 +88,6 @@ class Traced:
             ]
         with self._calling:
             self._runs = runs
-            self._held = storage_ptrs(self.store.values())
 
     @property
     def is_loaded(self) -> bool:
@@ -200,9 +197,7 @@ class Traced:
             longest.check(inputs)
 
     def _call_program(self, bucket: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run a program; copy outputs that share memory with a weight, so that the caller may modify them."""
-        outputs = self._runs[bucket]([tensor.contiguous() for tensor in inputs])
-        return [copy_if_aliased(output, self._held) for output in outputs]
+        return list(self._runs[bucket]([tensor.contiguous() for tensor in inputs]))
 
     def _run_with_state(
         self, state: StateBuffer, bucket: int, signature: Signature, tensors: list[torch.Tensor]
