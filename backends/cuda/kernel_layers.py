@@ -34,39 +34,24 @@ def run_layers(
     are float32.
     """
     size = len(weights) // layers
+    batch, time, _ = x.shape
+    ends = None if lengths is None else lengths.contiguous()
     finals: list[Sequence[Tensor]] = []
     for index in range(layers):
-        own = derived.derive(
+        w_ih, w_hh, bias, *b_hn = derived.derive(
             f"kernel {cell} {directions} {precision}",
             weights[index * size : (index + 1) * size],
             partial(_operands, cell, directions, precision),
         )
         given = [state[index * directions : (index + 1) * directions].contiguous() for state in states]
-        x, final = _run_layer(kernel, cell, x, lengths, given, own)
+        rows = x.reshape(batch * time, x.shape[2]).to(w_ih.dtype)
+        gates = torch.addmm(bias, rows, w_ih.t()).to(x.dtype).view(batch, time, directions, -1)
+        x = x.new_zeros(batch, time, directions * w_hh.shape[2])
+        final = [state.clone() for state in given]
+        h_0, c_0, h_n, c_n = (*given, *final) if len(given) == 2 else (given[0], None, final[0], None)
+        kernel.enqueue(LayerCall(cell, gates, w_hh, b_hn[0] if b_hn else None, ends, h_0, c_0, x, h_n, c_n))
         finals.append(final)
     return x, [torch.cat(list(kind)) for kind in zip(*finals)]
-
-
-def _run_layer(
-    kernel: RecurrenceKernel,
-    cell: str,
-    x: Tensor,
-    lengths: Tensor | None,
-    states: Sequence[Tensor],
-    operands: Sequence[Tensor],
-) -> tuple[Tensor, Sequence[Tensor]]:
-    """One layer: y[B, T, D * H], the states [D, B, H] after each row's last timestep."""
-    w_ih, w_hh, bias, *b_hn = operands
-    batch, time, features = x.shape
-    directions, _, hidden = w_hh.shape
-    rows = x.reshape(batch * time, features).to(w_ih.dtype)
-    gates = torch.addmm(bias, rows, w_ih.t()).to(x.dtype).view(batch, time, directions, -1)
-    y = x.new_zeros(batch, time, directions * hidden)
-    final = [state.clone() for state in states]
-    h_0, c_0, h_n, c_n = (*states, *final) if len(states) == 2 else (states[0], None, final[0], None)
-    given = None if lengths is None else lengths.contiguous()
-    kernel.enqueue(LayerCall(cell, gates, w_hh, b_hn[0] if b_hn else None, given, h_0, c_0, y, h_n, c_n))
-    return y, final
 
 
 def _operands(cell: str, directions: int, precision: torch.dtype, weights: Sequence[Tensor]) -> list[Tensor]:
