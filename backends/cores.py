@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -35,35 +35,24 @@ def _quotas(control_groups: Path, membership: Path) -> Iterator[float]:
     lines = [line.split(":", 2) for line in _read(membership).splitlines()]  # like `4:cpu,cpuacct:/docker/x`
     for controllers, path in ((line[1], PurePosixPath(line[2])) for line in lines if len(line) == 3):
         if not controllers:  # version 2
-            yield from _along(control_groups, path, _quota_v2)
+            yield from _along(control_groups, path, lambda group: _read(group / "cpu.max").partition(" ")[::2])
         elif "cpu" in controllers.split(","):
             for mounted in (control_groups / "cpu", control_groups / controllers):
-                yield from _along(mounted, path, _quota_v1)
+                yield from _along(
+                    mounted, path, lambda group: (_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
+                )
 
 
-def _along(root: Path, path: PurePosixPath, quota: Callable[[Path], float | None]) -> Iterator[float]:
-    """Yield the quotas of a group and of its ancestors. In a container the path may be the host's, and not exist."""
+def _along(root: Path, path: PurePosixPath, read: Callable[[Path], Sequence[str]]) -> Iterator[float]:
+    """Yield the quotas of a group and of its ancestors. In a container the path may be the host's, and not exist.
+
+    `read` returns a quota and its period in microseconds; "max", -1 and invalid text are no quota.
+    """
     relative = PurePosixPath(str(path).lstrip("/"))
     for part in (relative, *relative.parents):
-        found = quota(root / part)
-        if found is not None:
-            yield found
-
-
-def _quota_v2(group: Path) -> float | None:
-    quota, _, period = _read(group / "cpu.max").strip().partition(" ")
-    return _cores(quota, period)
-
-
-def _quota_v1(group: Path) -> float | None:
-    return _cores(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
-
-
-def _cores(quota: str, period: str) -> float | None:
-    """Convert a quota in microseconds per period to cores; "max", -1 and invalid text are no quota."""
-    if not quota.strip().isdigit() or not period.strip().isdigit() or int(period) == 0:
-        return None
-    return int(quota) / int(period)
+        quota, period = map(str.strip, read(root / part))
+        if quota.isdigit() and period.isdigit() and int(period):
+            yield int(quota) / int(period)
 
 
 def _read(file: Path) -> str:

@@ -52,8 +52,7 @@ def native_source(program: ExportedProgram) -> NativeSource:
     for name, branch in program.graph_module.named_children():  # of control flow
         module.add_submodule(name, branch)
     names = weight_names(program)
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    weights = {node: names[node.name] for node in placeholders if node.name in names}
+    weights = {node: names[node.name] for node in module.graph.find_nodes(op="placeholder") if node.name in names}
     simplify(module.graph)
     module.graph.eliminate_dead_code()  # unread outputs then have no users
     for node in list(module.graph.nodes):

@@ -105,9 +105,7 @@ def call_layer(layer: Any, *inputs: Any) -> Any:
 def program_source(program: ExportedProgram) -> str:
     """Return the source of a program. Raises `CompileError`: it has an operator that source cannot express."""
     names = weight_names(program)
-    weights = {
-        node: names[node.name] for node in program.graph.nodes if node.op == "placeholder" and node.name in names
-    }
+    weights = {node: names[node.name] for node in program.graph.find_nodes(op="placeholder") if node.name in names}
     return graph_source(program.graph_module, weights)
 
 
