@@ -32,13 +32,8 @@ def _compiler_problem(compiler: str, standard: str, headers: tuple[str, ...]) ->
     if shutil.which(compiler) is None:
         return f"there is no C++ compiler {compiler} here: {install}"
     includes = "".join(f"#include <{header}>\n" for header in (*headers, "vector"))
-    with tempfile.TemporaryDirectory(prefix="probe-") as scratch:
-        source = Path(scratch) / "probe.cpp"
-        source.write_text(f"{includes}int probe() {{ return std::vector<int>(1).at(0); }}\n")
-        options = [f"-std={standard}", "-shared", "-fPIC", *(["-fopenmp"] if "omp.h" in headers else [])]
-        command = [compiler, *options, str(source), "-o", f"{scratch}/probe.so"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-    reason = failure(result)
+    options = [f"-std={standard}", "-shared", "-fPIC", *(["-fopenmp"] if "omp.h" in headers else [])]
+    reason = probe(compiler, f"{includes}int probe() {{ return std::vector<int>(1).at(0); }}\n", options)
     return None if reason is None else f"the C++ compiler {compiler} does not work ({reason}): {install}"
 
 
@@ -68,6 +63,14 @@ def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
             os.killpg(process.pid, signal.SIGKILL)
             raise
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def probe(compiler: str, text: str, options: Sequence[str]) -> str | None:
+    """Return why a compiler cannot compile a text with these options; None if it can."""
+    with tempfile.TemporaryDirectory(prefix="probe-") as scratch:
+        source = Path(scratch) / "probe.cpp"
+        source.write_text(text, encoding="utf-8")
+        return failure(run([compiler, *options, str(source), "-o", f"{scratch}/probe.so"]))
 
 
 def failure(done: subprocess.CompletedProcess[str]) -> str | None:

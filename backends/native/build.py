@@ -67,10 +67,7 @@ def _has(compiler: str, options: tuple[str, ...]) -> bool:
 
     GNU's assembler knows those of tiles from 2.36 on.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        source = Path(directory) / "probe.cpp"
-        source.write_text(_PROBE, encoding="utf-8")
-        return cpp_compiler.run([compiler, *options, "-c", str(source), "-o", f"{directory}/probe.o"]).returncode == 0
+    return cpp_compiler.probe(compiler, _PROBE, [*options, "-c"]) is None
 
 
 @cache
