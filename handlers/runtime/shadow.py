@@ -156,7 +156,7 @@ class ShadowedModel:
         return True
 
     def _is_certain(self, one: _Comparison) -> bool:
-        """Whether a difference is larger than the change of the answer with inputs that differ by a percent.
+        """Whether a difference is larger than the change of the answer with inputs that differ by `_SHARES`.
 
         Clients can look for a request at which the answer jumps, overflows or fails. It is counted only.
         """
