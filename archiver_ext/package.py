@@ -39,7 +39,7 @@ from .errors import PackagingError, refusing
 from .evaluation.candidate import CandidateResult, RejectedEngine
 from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.manifest_builder import BuildInput
-from .evaluation.selection import candidate_engines, fastest
+from .evaluation.selection import candidate_engines, preferred
 from .evaluation.trials import AllDiffer, install_engine, prepare_trials, write_constants
 from .evaluation.verification_cases import NotRepeatable
 from .model_class import importable
@@ -198,7 +198,7 @@ class _Packaging:
             compiler = CandidateCompiler(config, program, directory, work, self.console, processes)
             trials = prepare_trials(build, compiler, model)
             results = trials.run([compiler.candidate(engine) for engine in engines])
-        name = fastest({result.backend: result.total_ms for result in results})
+        name = preferred({result.backend: result.total_ms for result in results})
         selected = next(result for result in results if result.backend == name)
         install_engine(build, selected.candidate.engine, work)
         write_manifest(selected.manifest, tree)

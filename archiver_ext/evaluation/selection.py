@@ -1,4 +1,4 @@
-"""Selection of the engines to try, and of the fastest one.
+"""Selection of the engines to try, and of the preferred one.
 
 One archive holds one engine, so that it holds the weights once. `auto` tries the engines that this machine has, or
 those that the YAML names. It selects the one with the fewest measured milliseconds for batches of every size, with
@@ -126,13 +126,13 @@ def _other_precision(engine: Backend, requested: Precision) -> str:
     )
 
 
-def fastest(totals: Mapping[str, float]) -> str:
+def preferred(totals: Mapping[str, float]) -> str:
     """Return the first engine, in the order of preference, whose time no other one undercuts by more than `MARGIN`.
 
     So neither a repetition of the measurement nor other work on the machine decides between engines that take about the
     same time.
 
-    >>> fastest({"native": 10.0, "onnxruntime": 9.0}), fastest({"native": 10.0, "onnxruntime": 8.0})
+    >>> preferred({"native": 10.0, "onnxruntime": 9.0}), preferred({"native": 10.0, "onnxruntime": 8.0})
     ('native', 'onnxruntime')
     """
     least = min(totals.values())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulated_machine import Machine
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.evaluation.selection import MARGIN, candidate_engines, fastest, total_ms
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import MARGIN, candidate_engines, preferred, total_ms
 from torchserve_neuron_lstm.backends.cuda import engine
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
@@ -70,7 +70,7 @@ def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
 
 def compare(machine: Machine, **milliseconds: float) -> str:
     calls = {name: machine.costing(name, ms) for name, ms in milliseconds.items()}
-    return fastest(total_ms([calls], machine))
+    return preferred(total_ms([calls], machine))
 
 
 def test_engines_take_turns_in_both_orders() -> None:
@@ -135,7 +135,7 @@ TIMES = st.lists(st.floats(0.1, 100), min_size=1, max_size=4)
 
 @given(TIMES)
 def test_the_first_engine_within_the_margin_is_selected(times: list[float]) -> None:
-    chosen = int(fastest({str(index): ms for index, ms in enumerate(times)}))
+    chosen = int(preferred({str(index): ms for index, ms in enumerate(times)}))
 
     assert min(times) >= (1 - MARGIN) * times[chosen]
     assert all(min(times) < (1 - MARGIN) * ms for ms in times[:chosen])
@@ -150,4 +150,4 @@ def test_small_differences_between_measurements_do_not_change_the_choice(
     totals = {str(index): ms for index, ms in enumerate(times)}
     again = {name: ms * ratio for (name, ms), ratio in zip(totals.items(), noise, strict=False)}
 
-    assert fastest(totals) == fastest(again)
+    assert preferred(totals) == preferred(again)
