@@ -121,6 +121,8 @@ class Backend(ABC):
     If one is set already, nothing is assigned. Empty: the device has no such cores.
     """
 
+    largest_integer: int | None = None
+    """The largest whole number up to which it computes integers exactly; None: all of int64."""
     shares_device: bool = False
     """Whether the programs of an archive share a device's memory: `load_together` loads them."""
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, partial, reduce
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,7 +28,9 @@ from .interface import CompileError
 from .partitioning.operator_names import operator_name, operators_of, single_operator_program
 from .recurrent_operators import is_positions, is_recurrent
 
+_aten = torch.ops.aten
 _SMALLEST_LIFTED_CONSTANT = 256
+_LARGEST_EXPONENT = 64
 
 # Versions of ONNX that ONNX Runtime 1.19 reads, the last one for Python 3.9: at most opset 21 and IR 10
 # (https://onnxruntime.ai/docs/reference/compatibility.html).
@@ -61,17 +64,52 @@ def lifted_weights(program: torch.export.ExportedProgram) -> dict[str, torch.Ten
     }
 
 
-def _without_projections(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Fold the projections of LSTMs into plain LSTMs: ONNX has no projected LSTM."""
-    operator = torch.ops.neuron_lstm.lstm.default
+def _without_what_onnx_lacks(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Fold projections into plain LSTMs, which ONNX has alone, and write arithmetic of integers by exact operators."""
+    table = {
+        torch.ops.neuron_lstm.lstm.default: _without_projection,
+        _aten.div.Tensor_mode: _divided,
+        _aten.sum.default: _summed,
+        _aten.sum.dim_IntList: _summed,
+        _aten.pow.Tensor_Scalar: _power,
+    }
+    rewritten: torch.export.ExportedProgram = program.run_decompositions(table)
+    return rewritten
 
-    def decomposed(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
-        if not masked.is_projected(h_0, c_0):
-            return NotImplemented
-        return masked.without_projection(operator, x, lengths, h_0, c_0, *options)
 
-    folded: torch.export.ExportedProgram = program.run_decompositions({operator: decomposed})
-    return folded
+def _without_projection(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
+    if not masked.is_projected(h_0, c_0):
+        return NotImplemented
+    return masked.without_projection(torch.ops.neuron_lstm.lstm.default, x, lengths, h_0, c_0, *options)
+
+
+def _divided(x: torch.Tensor, y: torch.Tensor | float, *, rounding_mode: str | None) -> Any:
+    """Divide integers: the exporter would divide floats."""
+    is_float = y.is_floating_point() if isinstance(y, torch.Tensor) else isinstance(y, float)
+    if rounding_mode is None or x.is_floating_point() or is_float:
+        return NotImplemented
+    return torch.floor_divide(x if rounding_mode == "floor" else x - torch.fmod(x, y), y)
+
+
+def _summed(
+    x: torch.Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """Sum integers by running sums: ONNX Runtime's ReduceSum computes in float64."""
+    dtype = dtype or torch.int64
+    if x.is_floating_point() or x.dtype is torch.bool or dtype.is_floating_point:
+        return NotImplemented
+    x = x.long()
+    for dim in sorted((dim % x.dim() for dim in dims or range(x.dim())), reverse=True):
+        x = x.cumsum(dim).narrow(dim, x.shape[dim] - 1, 1)
+        x = x if keepdim else x.squeeze(dim)
+    return x.to(dtype)
+
+
+def _power(x: torch.Tensor, exponent: float) -> Any:
+    """Multiply integers: ONNX Runtime's Pow computes in float64."""
+    if x.is_floating_point() or not isinstance(exponent, int) or not 1 <= exponent <= _LARGEST_EXPONENT:
+        return NotImplemented
+    return reduce(operator.mul, [x] * exponent)
 
 
 def export_onnx(program: torch.export.ExportedProgram) -> Any:
@@ -92,8 +130,11 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
         )
     try:
         with _silent():
+            rewritten = _without_what_onnx_lacks(program)
+            if (reason := next(filter(None, map(_inexact, rewritten.graph.nodes)), None)) is not None:
+                raise CompileError(reason)  # noqa: TRY301 - it is told as the exporter's own
             exported = torch.onnx.export(
-                _without_projections(program),
+                rewritten,
                 custom_translation_table=table,
                 dynamo=True,
                 opset_version=_OPSET,
@@ -113,6 +154,15 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
     return model
 
 
+def _inexact(node: torch.fx.Node) -> str | None:
+    """Return that an operator of integers would be computed in floating point; None if it is not such."""
+    value = node.meta.get("val")
+    name = str(node.target).partition(".")[2].partition(".")[0]
+    if name not in ("pow", "prod", "cumprod") or not isinstance(value, torch.Tensor) or value.is_floating_point():
+        return None
+    return f"{name} of integers is computed in floating point"
+
+
 def _is_scan(node: torch.fx.Node) -> bool:
     return node.target is torch.ops.higher_order.scan
 
@@ -128,6 +178,8 @@ def missing_translation(node: torch.fx.Node) -> str | None:
         return _SCAN
     if is_positions(node.target):
         return _POSITIONS
+    if node.target is not _aten.pow.Tensor_Scalar and (reason := _inexact(node)) is not None:
+        return reason
     registry, table = _exporter()
     if is_recurrent(node.target) or registry.is_registered(node.target):
         return None

@@ -42,6 +42,8 @@ class OpenVino(OnnxEngine):
     lowest = "2025.3.0"
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    largest_integer = 2**24
+    """Its integers have 32 bits, and its sums, maxima and remainders of them are those of float32."""
 
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
@@ -52,6 +54,9 @@ class OpenVino(OnnxEngine):
             raise CompileError(reason)
         from .onnx_export import export_onnx, lifted_weights, without_lengths
 
+        values = (node.meta.get("val") for node in program.graph.nodes)
+        if any(isinstance(value, torch.Tensor) and value.dtype is torch.float64 for value in values):
+            raise CompileError("OpenVINO computes float64 in float32: use another backend, such as native")
         model = export_onnx(without_lengths(program))
         (directory / _PRECISION).write_text(json.dumps({"precision": precision}), encoding="utf-8")
         write_graph(model, program, _lift_weights(model, lifted_weights(program)), directory)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
+
 from ...backends.compilation.job import CompileResult
 from ...backends.interface import Backend
 from ...backends.partitioning.backend import PartitionedBackend
 from ...bucketing.cost import CostModel
-from ...bucketing.shapes import Bucket
+from ...bucketing.padding import torch_dtype
+from ...bucketing.shapes import Bucket, TensorSpec
 from ...config.manifest import Manifest
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
@@ -107,6 +110,28 @@ def check_max_length(candidate: Candidate, config: ServingConfig) -> RejectedEng
         f"({config.grid.lengths[-1]}), and the model runs over whole sequences ({program.chunking_reason}): add that "
         "length to buckets.length",
     )
+
+
+def check_integers(candidate: Candidate) -> RejectedEngine | None:
+    """Reject an engine that would compute integers of a request by rounding; None where it would not."""
+    most = candidate.engine.largest_integer
+    for spec in candidate.program.inputs:
+        if most is not None and spec.vocabulary is None and _largest(spec) > most:
+            return RejectedEngine(
+                candidate.backend,
+                f"{candidate.backend} rounds integers beyond {most}, and requests may have such in {spec.name}: "
+                "declare those that they have by `range: [least, largest]` under `inputs`, or use another backend, "
+                "such as native",
+            )
+    return None
+
+
+def _largest(spec: TensorSpec) -> float:
+    """The largest magnitude of an input's integers; 0 for other numbers."""
+    dtype = torch_dtype(spec)
+    if dtype.is_floating_point or dtype is torch.bool:
+        return 0
+    return max(map(abs, spec.value_range or (torch.iinfo(dtype).max,)))
 
 
 def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:

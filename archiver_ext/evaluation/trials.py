@@ -23,7 +23,7 @@ from ..archive import layout
 from ..archive.carried_files import carried_files
 from ..errors import PackagingError
 from ..progress import show_progress
-from .candidate import Candidate, CandidateResult, RejectedEngine, check_max_length
+from .candidate import Candidate, CandidateResult, RejectedEngine, check_integers, check_max_length
 from .candidate_compiler import CandidateCompiler, is_engine_error
 from .evaluate import EvaluatedEngine, evaluate_engine
 from .manifest_builder import BuildInput
@@ -82,7 +82,7 @@ class Trials:
 
     def _try_all(self, candidates: Sequence[Candidate]) -> None:
         """Compile the candidates that fit the configuration for every bucket, and evaluate them."""
-        rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]
+        rejections = [check_max_length(one, self.build.config) or check_integers(one) for one in candidates]
         fitting = [candidate for candidate, reason in zip(candidates, rejections, strict=True) if reason is None]
         self.refused += [rejection for rejection in rejections if rejection is not None]
         if not fitting:

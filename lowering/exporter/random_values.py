@@ -56,14 +56,20 @@ VALUE_KINDS = ("near 0", "of about 300", "about 50", "about -50", "that are equa
 """Kinds of values that differ from those of a normal distribution: thresholds in a raw unit are far from 0."""
 
 
+_INTEGERS = {"near 0": (-8, 8), "of about 300": (-300, 300), "about 50": (42, 58), "about -50": (-58, -42)}
+"""Least and largest integer, where neither a range nor a vocabulary is known; smaller types wrap around."""
 _SCALES = {"near 0": (0.01, 0), "of about 300": (300, 0), "about 50": (1, 50), "about -50": (1, -50), HUGE: (1e30, 0)}
 
 
 def random_values_of(
     kind: str, spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, unknown_ids: int
 ) -> torch.Tensor:
-    """Draw values of one of `VALUE_KINDS`; in an input with a range, or of integers, random or equal ones."""
+    """Draw values of one of `VALUE_KINDS`; in an input with a range, or of ids, random or equal ones."""
     values = random_tensor(spec, shape, generator, unknown_ids=unknown_ids)
+    is_integer = not (values.is_floating_point() or values.dtype is torch.bool)
+    if is_integer and kind in _INTEGERS and spec.vocabulary is None and spec.value_range is None:
+        least, largest = _INTEGERS[kind]
+        return torch.randint(least, largest + 1, shape, generator=generator).to(values.dtype)
     if kind == "that are equal":
         return values.reshape(-1)[:1].expand(values.numel()).reshape(shape).clone()
     if spec.value_range is not None or not values.is_floating_point():

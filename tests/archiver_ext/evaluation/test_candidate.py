@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from model_cases import CASES
 from torch import nn
 from torch.nn import functional
 
-from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import make_candidate
+from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import check_integers, make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
+from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
@@ -89,3 +91,34 @@ def test_a_model_that_is_not_cut_keeps_its_own_reason(streams: bool) -> None:
     assert program.chunked is None
 
     assert make_candidate(Whole(), program, streams=streams).program is program
+
+
+class Rounding(Eager):
+    name = "rounding"
+    largest_integer = 2**24
+
+
+@pytest.mark.parametrize(
+    ("dtype", "facts", "fits"),
+    [
+        ("int64", {}, False),
+        ("int32", {}, False),
+        ("int64", {"value_range": (-(2**24) - 1, 5)}, False),
+        ("int64", {"value_range": (-(2**24), 5)}, True),
+        ("int64", {"vocabulary": 2**40}, True),
+        ("uint8", {}, True),
+        ("bool", {}, True),
+        ("float32", {}, True),
+    ],
+)
+def test_an_engine_that_rounds_large_integers_needs_their_bounds(
+    split: LoweredModel, dtype: str, facts: dict[str, Any], fits: bool
+) -> None:
+    program = replace(split, inputs=(TensorSpec("seconds", dtype, ("batch", "time"), **facts),))
+    rejected = check_integers(make_candidate(Rounding(), program, streams=False))
+
+    assert (rejected is None) is fits
+    if rejected is not None:
+        assert "rounding rounds integers beyond 16777216" in rejected.reason
+        assert "in seconds: declare those that they have by `range: [least, largest]`" in rejected.reason
+    assert check_integers(make_candidate(Eager(), program, streams=False)) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -18,7 +20,8 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import (
     lengths_to_try,
     poisoned_padding,
 )
-from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
+from torchserve_neuron_lstm.lowering.exporter.random_values import VALUE_KINDS, random_values_of
 
 from .summing_model import GRID, SPLIT, eager, program, silent
 
@@ -86,3 +89,23 @@ def test_padding_is_filled_and_requests_are_left(padding: PaddingFill) -> None:
     assert bool((rubbish == 1e4).all()) == (padding == "large")
     assert numbers[:2].tolist() == [4, 2]
     assert bool(((numbers >= 0) & (numbers < 5)).all())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "facts", "least", "largest"),
+    [
+        ("int64", {}, -300, 300),
+        ("uint8", {}, 0, 255),
+        ("int64", {"vocabulary": 5}, 0, 4),
+        ("int32", {"value_range": (2, 9)}, 2, 9),
+        ("bool", {}, 0, 1),
+    ],
+)
+def test_integers_without_bounds_are_drawn_of_both_signs(
+    dtype: str, facts: dict[str, Any], least: int, largest: int
+) -> None:
+    spec, generator = TensorSpec("x", dtype, ("batch", "time"), **facts), torch.Generator().manual_seed(0)
+    drawn = torch.cat([random_values_of(kind, spec, (500,), generator, 8).long() for kind in VALUE_KINDS])
+
+    assert least <= int(drawn.min()) <= least + 5
+    assert largest - 5 <= int(drawn.max()) <= largest
