@@ -22,7 +22,7 @@ from ...bucketing.padding import padding_tensor
 from ...bucketing.shapes import Axis, TensorSpec
 from ...config.forward import MaskConfig
 from ...config.schema import NeuronLstmBlock
-from ..errors import InputsDoNotFit, LoweringError, calling_line, is_torch_file, is_user_file, source_suffix
+from ..errors import InputsDoNotFit, LoweringError, at_line, calling_line, is_torch_file, is_user_file, source_suffix
 from .arguments import mask_of_lengths, nested_arguments
 from .model_attributes import replaced, replaced_each, restored_attributes, with_listed_weights
 
@@ -119,11 +119,20 @@ def export_quietly(
 
     The exporter's cache of shapes computes each new shape twice, to compare: it is for loops that are traced step by
     step, in which shapes come again. Other traces have sizes that are symbols.
+
+    Raises `LoweringError`: the module refuses values, by an operator whose result nothing reads.
     """
     shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
     cached = torch._dynamo.config.patch(fake_tensor_cache_enabled=shapes is None)
     with torch.no_grad(), quiet(), _lines_of_all_functions(), cached:
-        return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
+        exported = torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
+    for node in exported.graph.nodes:
+        if str(node.target).startswith("aten._assert_async"):
+            raise LoweringError(
+                f"the model refuses some values of its inputs{at_line(node)}, which a compiled program cannot do: "
+                "remove the check, or choose by torch.where"
+            )
+    return exported
 
 
 def drop_unused(exported: torch.export.ExportedProgram) -> None:

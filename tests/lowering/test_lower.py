@@ -100,6 +100,16 @@ def test_positions_that_are_changed_in_place_decide_no_branch() -> None:
         lower(Model(branch), CONFIG_WITH_LENGTHS)
 
 
+@pytest.mark.parametrize("message", [(), ("too large",)])
+def test_a_check_of_values_that_nothing_reads_is_refused(message: tuple[str, ...]) -> None:
+    def check(m: Model, x: Tensor, lengths: Tensor) -> Any:
+        torch._assert_async((x < 1e4).all(), *message)  # check
+        return x
+
+    with pytest.raises(LoweringError, match=r"refuses some values of its inputs .*# check"):
+        lower(Model(check), CONFIG_WITH_LENGTHS)
+
+
 def test_a_default_over_the_batch_is_that_of_the_request() -> None:
     lower_exact(Model(scaled_by_the_batch), CONFIG)
 
