@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import check_integers, make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import DType, TensorSpec
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
@@ -112,7 +112,7 @@ class Rounding(Eager):
     ],
 )
 def test_an_engine_that_rounds_large_integers_needs_their_bounds(
-    split: LoweredModel, dtype: str, facts: dict[str, Any], fits: bool
+    split: LoweredModel, dtype: DType, facts: dict[str, Any], fits: bool
 ) -> None:
     program = replace(split, inputs=(TensorSpec("seconds", dtype, ("batch", "time"), **facts),))
     rejected = check_integers(make_candidate(Rounding(), program, streams=False))

@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import (
     lengths_to_try,
     poisoned_padding,
 )
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, DType, TensorSpec
 from torchserve_neuron_lstm.lowering.exporter.random_values import VALUE_KINDS, random_values_of
 
 from .summing_model import GRID, SPLIT, eager, program, silent
@@ -102,7 +102,7 @@ def test_padding_is_filled_and_requests_are_left(padding: PaddingFill) -> None:
     ],
 )
 def test_integers_without_bounds_are_drawn_of_both_signs(
-    dtype: str, facts: dict[str, Any], least: int, largest: int
+    dtype: DType, facts: dict[str, Any], least: int, largest: int
 ) -> None:
     spec, generator = TensorSpec("x", dtype, ("batch", "time"), **facts), torch.Generator().manual_seed(0)
     drawn = torch.cat([random_values_of(kind, spec, (500,), generator, 8).long() for kind in VALUE_KINDS])
