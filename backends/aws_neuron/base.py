@@ -55,6 +55,8 @@ class NeuronBackend(Backend):
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    largest_integer = 2**24
+    """The compiler makes int64 int32 (neuronx-cc, `--implicit-integer-downcast`), and what is float32 has 24 bits."""
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
     core_variables = CORE_VARIABLES
     toolchain: Toolchain
