@@ -39,7 +39,10 @@ def always_equal(first: sympy.Expr, second: sympy.Expr) -> bool:
 
 @given(sizes(), sizes())
 def test_sizes_are_equal_if_they_are_at_every_number_of_timesteps(first: sympy.Expr, second: sympy.Expr) -> None:
-    assert are_equal(first, second) == always_equal(first, second)
+    if are_equal(first, second):
+        assert always_equal(first, second)
+    elif value_degree(first) < 2 and value_degree(second) < 2:  # (T % 2) ** 2 is T % 2, which is not proved
+        assert not always_equal(first, second)
 
 
 @given(sizes(), DIVISORS)
