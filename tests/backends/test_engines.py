@@ -185,14 +185,8 @@ def test_other_inputs_are_refused_by_name(compiled: Compiled) -> None:
 
     with pytest.raises(ValueError, match=r"'x' is float64 \[4, 9, 5\], but .* float32"):
         run([x.double(), ids, *rest])
-    with pytest.raises(ValueError, match=r"'x' is float32 \[4, 9, 6\]"):
-        run([torch.zeros(BATCH, TIME, 6), ids, *rest])
     with pytest.raises(ValueError, match=r"'ids' is int32 \[3\], but .* \[4\]"):
         run([x, ids[:3], *rest])
-    with pytest.raises(ValueError, match="'ids' is int64"):
-        run([x, ids.long(), *rest])
-    with pytest.raises(ValueError, match=r"'ids' is int32 \[4, 1\]"):
-        run([x, ids[:, None], *rest])
     with pytest.raises(ValueError, match="4 inputs, but the program takes 5"):
         run([x, ids, keep, unread])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import neuron_doubles
@@ -27,18 +26,6 @@ def neuronx() -> Iterator[Any]:
     with neuron_doubles.on_path() as patch:
         patch.setenv("NEURON_DOUBLE_CORES", "2")
         yield importlib.import_module("torch_neuronx")
-
-
-@torch.no_grad()
-def test_a_module_is_traced_saved_and_loaded(neuronx: Any, tmp_path: Path) -> None:
-    torch.jit.save(neuronx.trace(Affine(), (torch.rand(3), torch.rand(3))), tmp_path / "func.pt")
-    loaded = torch.jit.load(tmp_path / "func.pt")
-    x, y = torch.rand(3), torch.rand(3)
-
-    assert torch.equal(loaded(x, y), Affine()(x, y))
-    for other in (torch.rand(4), torch.rand(1, 3), torch.rand(3, dtype=torch.float64)):
-        with pytest.raises(torch.jit.Error, match="input 1 has"):
-            loaded(x, other)
 
 
 @torch.no_grad()

@@ -237,15 +237,6 @@ def test_matrices_are_multiplied_in_the_precision_asked_for(settings: CompileSet
 
 
 @pytest.mark.ci
-def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("work", "program"):
-        (tmp_path / name).mkdir()
-    small(Doubled(), tmp_path / "program", CompileSettings("float32", tmp_path / "work", ("--target", "trn1")))
-
-    assert (tmp_path / "work" / "command.txt").read_text() == "--target trn1 --auto-cast none"
-
-
-@pytest.mark.ci
 def test_refusals_of_the_compiler_are_reported_with_its_message(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"neuronx cannot compile for 2 x 1: .*aten::sort.*\n.*neuron-lstm analyze"):
         small(Sorted(), tmp_path)
@@ -262,18 +253,6 @@ def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
     assert {name: why for name, why in told.items() if why} == {
         "aten.sort.default": "neuronx-cc does not support aten::sort"
     }
-
-
-@pytest.mark.ci
-def test_the_compiler_may_be_in_another_interpreter(tmp_path: Path) -> None:
-    python = neuron_doubles.interpreter(tmp_path)
-    (tmp_path / "program").mkdir()
-    small(Doubled(), tmp_path / "program", CompileSettings(args=("--target", "inf2"), python=python))
-    x = torch.randn(2, 3)
-
-    assert NeuronX().unavailable() is not None
-    with neuron_doubles.on_path():
-        assert torch.equal(NeuronX().load(tmp_path / "program", {}, {}, 1)([x])[0], x * 2)
 
 
 @pytest.mark.ci

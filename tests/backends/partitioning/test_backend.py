@@ -87,16 +87,6 @@ def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
     assert_answers_of(model, engine, tmp_path)
 
 
-@pytest.mark.long
-@pytest.mark.xdist_group("inductor")
-def test_compiled_code_and_the_cpu_together(tmp_path: Path) -> None:
-    """AOTInductor supports every operator, so the sort is put on the CPU by name."""
-    engine, model = get_backend("inductor"), Perceptron().eval()
-    PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
-    assert targets(tmp_path) == ["device", "cpu"]
-    assert_answers_of(model, engine, tmp_path)
-
-
 @pytest.mark.ci
 def test_the_sort_that_neuronx_does_not_take_runs_on_the_cpu(tmp_path: Path) -> None:
     """The defaults write Python source: the torch of the engine's hosts cannot read this one's exports."""
@@ -169,14 +159,3 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
     PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     with pytest.raises(LoadError, match=r"first\.weight: missing"):
         load_compiled(Picky().load, tmp_path, {}, {}, 1)
-
-
-def test_a_program_without_segments_is_loaded_by_its_engine(tmp_path: Path) -> None:
-    """Only a directory with a list of segments is a partitioned program."""
-    engine, folder = get_backend("eager"), tmp_path / "programs" / "eager" / "sequence" / "any"
-    folder.mkdir(parents=True)
-    engine.compile(program_of(MODEL), None, folder)
-    weights = {**MODEL.state_dict(), **weights_of(program_of(MODEL))}
-    values, order = load_compiled(engine.load, folder, weights, engine.host(), 1)([X])
-    assert torch.equal(order, MODEL(X)[1])
-    torch.testing.assert_close(values, MODEL(X)[0])
