@@ -107,19 +107,6 @@ def test_segments_are_on_the_gpu_that_the_server_gives(partitioned: tuple[Source
         load_archive(partitioned[1], threads=1, device="cuda:2")
 
 
-def test_buckets_whose_segments_do_not_fit_are_named_with_the_grid_that_would_fit(
-    partitioned: tuple[Source, Path], monkeypatch: pytest.MonkeyPatch, device: GraphDevice
-) -> None:
-    load_archive(partitioned[1], threads=1)
-    monkeypatch.setattr(engine, "TorchDevice", lambda index: GraphDevice(device.used))
-    with pytest.raises(
-        LoadError, match=r"do not fit into the memory of the double.*3 x 7 takes about .* bytes"
-    ) as told:
-        load_archive(partitioned[1], threads=1)
-
-    assert "would fit is buckets: {batch: [1], length: [4]}" in str(told.value)
-
-
 def test_loading_segments_needs_no_more_memory_than_serving_them(
     partitioned: tuple[Source, Path], monkeypatch: pytest.MonkeyPatch, device: GraphDevice
 ) -> None:

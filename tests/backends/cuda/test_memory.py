@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from graph_device import GraphDevice
-from graph_programs import BUCKETS, captured_model, compiled, loaded, rehearsals
+from graph_programs import captured_model, compiled, loaded, rehearsals
 from recurrent import BATCH, CASES, TIME, Case, Recurrent, exported, ragged_batch
 
 from torchserve_neuron_lstm.backends.cuda.engine import load_on_device
@@ -46,21 +46,6 @@ def test_buckets_that_do_not_fit_are_named_with_the_grid_that_would_fit(tmp_path
 
     assert f"{2 * BATCH} x {TIME} takes about" in str(caught.value)
     assert "would fit is buckets: {batch: [1], length: [4]}" in str(caught.value)
-
-
-@torch.no_grad()
-def test_loading_needs_no_more_memory_than_serving(tmp_path: Path) -> None:
-    """All buckets run before the first is captured: a run beside graphs would need memory twice."""
-    module, device = Recurrent(CASES[0]).eval(), GraphDevice()
-    program = exported(module, *ragged_batch(0.0))
-    directory, weights = compiled(program, tmp_path / "program"), weights_of(program)
-    held = loaded(device, directory, weights)
-    enough = device.used + device.pool
-    del held
-    small = GraphDevice(enough)
-    loaded(small, directory, weights)
-
-    assert len(small.captured) == len(BUCKETS)
 
 
 @torch.no_grad()
