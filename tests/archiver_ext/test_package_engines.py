@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 from .archived_answers import answers, check_answers, unpacked
-from .conftest import MODEL, Package, Project, save_weights
+from .conftest import MODEL, Package, Project
 
 
 @pytest.mark.ci
@@ -113,33 +113,6 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
         check_answers(project, folder, lengths)
     with pytest.raises(SequenceTooLong, match="51 timesteps"):
         answers(folder, [51])
-
-
-@pytest.mark.long
-@pytest.mark.timeout(400)
-def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
-    project: Project, package: Package, tmp_path: Path
-) -> None:
-    hidden, length = 300, [3, 5]
-    save_weights(project, hidden=hidden)
-    project.configure(backend="inductor", hidden=hidden, batch=[2], length=length, longest=17)
-
-    code, _output, error = package("--archive-format", "zip-store")
-
-    assert code == 0, error
-    weights = (project.folder / "weights.pt").stat().st_size
-    size = (project.folder / "tiny.mar").stat().st_size
-    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
-    manifest = read_manifest(folder)
-    assert size <= 1.2 * weights + 450 * 1024 * len(manifest.variants)
-    assert (manifest.kind, manifest.shapes, manifest.longest) == ("chunk", "grid", 17)
-    assert {variant.directory for variant in manifest.variants} == {
-        "programs/inductor/chunk/b2_t3",
-        "programs/inductor/chunk/b2_t5",
-        "programs/inductor/head/b2_t1",
-    }
-    for lengths in ([1], [17], [3, 3], [4, 11, 17, 1, 6]):
-        check_answers(project, folder, lengths)
 
 
 def test_an_archive_for_any_shape_serves_what_no_bucket_holds(

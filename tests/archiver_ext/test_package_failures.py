@@ -115,8 +115,6 @@ def test_a_model_that_ends_the_process_is_told(project: Project) -> None:
 @pytest.mark.parametrize(
     ("engine", "complaint"),
     [
-        pytest.param("refuses", r"refuses (?:chunk|head) (\d x \d): no \1 here", marks=pytest.mark.long),
-        pytest.param("raises", "ValueError: something odd", marks=pytest.mark.long),
         ("dies", "ended by SIGABRT"),
         ("unusable", "no such chip here; buy one"),
         ("absent", "there is no backend 'absent'"),

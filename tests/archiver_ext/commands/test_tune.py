@@ -13,9 +13,7 @@ import pytest
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal_lengths, padding_stats
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
-from torchserve_neuron_lstm.config.histogram import read_lengths
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant
 
@@ -114,14 +112,6 @@ def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Pat
 
     assert load_config(folder / "model-config.yaml").histogram == {3: 20, 12: 1}
     assert figures(capsys, "kept.txt", "--config", "model-config.yaml")["today"]["lengths"] == [3, 12]
-
-
-def test_figures_are_there_for_programs(capsys: Capture) -> None:
-    found = figures(capsys, str(SAMPLE), "--config", "model-config.yaml", "--count", "16", "--longest", "324")
-
-    assert found["today"]["computed_timesteps"] == 367178
-    histogram = read_lengths(SAMPLE)
-    assert found["proposed"]["computed_timesteps"] == padding_stats(histogram, optimal_lengths(histogram, 16)).computed
 
 
 def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path: Path) -> None:

@@ -88,12 +88,3 @@ def test_limits_that_are_not_kept_are_refused_by_their_path(
     assert code == 1
     assert f"error: neuron_lstm.partitioner_config.{text}" in error
     assert "compile 1/" not in error
-
-
-@pytest.mark.ci
-def test_too_little_support_is_refused(project: Project, package: Package) -> None:
-    configure(project, "onnxruntime", "{model_support_percentage_threshold: 1.0}", BESSEL)
-    code, _, error = package("--force")
-    assert code == 1
-    assert "neuron_lstm.partitioner_config.model_support_percentage_threshold: the engine supports " in error
-    assert "aten::special_bessel_j0" in error
