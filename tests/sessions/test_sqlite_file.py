@@ -19,7 +19,7 @@ from waiting import wait_for
 
 from torchserve_neuron_lstm.sessions.sqlite.file import store_error, store_file
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError
 
 from .sqlite_stores import LIMITS, store_in, writer
 
@@ -274,15 +274,3 @@ def test_no_word_of_the_path_is_taken_for_the_cause(error: Exception, advice: st
         error.filename = str(file)
 
     assert advice in str(store_error(file, error, 5.0))
-
-
-def test_nothing_is_remembered_of_a_file_that_another_has_replaced(tmp_path: Path) -> None:
-    store = store_in(tmp_path)
-    (outcome,) = store.write([RecordUpdate("a", b"record", None)])
-    assert isinstance(outcome, Written)
-    assert outcome.revision is not None
-    for path in tmp_path.iterdir():
-        path.unlink()
-
-    assert store.read(["a"], {"a": outcome.revision}) == [None]
-    store.close()

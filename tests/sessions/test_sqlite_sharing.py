@@ -18,7 +18,7 @@ from store_calls import read, write
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite.file import store_file
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoredRecord, StoreUnavailableError, Written
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoredRecord, StoreUnavailableError, Written
 
 from .sqlite_stores import store_in, writer
 
@@ -90,26 +90,6 @@ def test_processes_at_once_lose_no_write(tmp_path: Path) -> None:
         assert [process.wait(60) for process in processes] == [0, 0, 0]
 
     assert read(store_in(tmp_path), "sum") == b"120"
-
-
-def test_sessions_that_another_worker_wrote_meanwhile_are_the_only_conflicts_of_a_batch(tmp_path: Path) -> None:
-    first, second = store_in(tmp_path), store_in(tmp_path)
-    names = [f"{number}" for number in range(6)]
-    first.write([RecordUpdate(name, b"record", None) for name in names])
-    found = [one for one in first.read(names) if one is not None]
-    for name in ("1", "4"):
-        write(second, name, b"by the other worker")
-
-    outcomes = first.write([RecordUpdate(name, b"next", one.revision) for name, one in zip(names, found, strict=True)])
-
-    lost = {"1", "4"}
-    assert outcomes == [Conflict() if name in lost else Written() for name in names]
-    assert [read(second, name) for name in names] == [
-        b"by the other worker" if name in lost else b"next" for name in names
-    ]
-    assert second.totals()[:2] == (6, 4 * len(b"next") + 2 * len(b"by the other worker"))
-    first.close()
-    second.close()
 
 
 def test_a_record_that_the_reader_knows_is_told_as_another_wrote_removed_or_outlived_it(tmp_path: Path) -> None:
