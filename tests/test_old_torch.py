@@ -29,13 +29,9 @@ assert read_npy(write_npy(torch.tensor([1, 2]))).tolist() == [1, 2]
 """
 
 
-def serving_files() -> list[Path]:
-    return [PACKAGE / file for file in carried_files("neuron")]
-
-
-@pytest.mark.parametrize("path", serving_files(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize("path", carried_files("neuron"), ids=Path.as_posix)
 def test_no_file_names_what_torch_1_13_lacks(path: Path) -> None:
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = ast.parse((PACKAGE / path).read_text("utf-8"))
 
     assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _SINCE] == []
 

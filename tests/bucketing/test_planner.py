@@ -223,10 +223,6 @@ def forgetful() -> BucketSelector:
     return choose
 
 
-def fails(length: int, lengths: tuple[int, ...]) -> int:
-    return bisect_left(lengths, length) + 0 // (length - 7)
-
-
 @pytest.mark.parametrize(
     ("choose", "complaints", "number"),
     [
@@ -237,7 +233,7 @@ def fails(length: int, lengths: tuple[int, ...]) -> int:
         (lambda length, lengths: 1.0, ["1 timesteps: 1.0 is no index"], 5),
         (lambda length, lengths: None, ["1 timesteps: None is no index"], 5),
         (lambda: 0, ["1 timesteps: TypeError"], 5),
-        (fails, ["7 timesteps: ZeroDivisionError"], 1),
+        (lambda n, lengths: bisect_left(lengths, n) + 0 // (n - 7), ["7 timesteps: ZeroDivisionError"], 1),
         (forgetful(), ["1 timesteps: 0, and 1 when called again", "4 timesteps: 0, and 1 when called again"], 4),
     ],
 )

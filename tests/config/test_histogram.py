@@ -30,12 +30,6 @@ def listed(text: str) -> dict[int, int]:
     return parse_lengths(text.encode()).histogram()
 
 
-def refusal(data: bytes) -> str:
-    with pytest.raises(LengthsError) as refused:
-        parse_lengths(data)
-    return str(refused.value)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -119,8 +113,10 @@ def test_the_end_of_a_log_may_be_cut_off(cut: str) -> None:
     ],
 )
 def test_what_is_no_length_is_named_with_its_line(data: bytes, said: str) -> None:
-    message = refusal(data)
+    with pytest.raises(LengthsError) as refused:
+        parse_lengths(data)
 
+    message = str(refused.value)
     assert said in message
     assert len(message.splitlines()) == 1
     assert len(message) < 400

@@ -21,10 +21,6 @@ LAST = replace(NEXT, step=4, digest=b"last", timesteps=3)
 START = replace(NEXT, start=True, step=0)
 
 
-def kind_of(decision: chosen.Decision) -> str:
-    return f"{STATUSES[decision.kind]} {decision.kind}" if isinstance(decision, Reject) else type(decision).__name__
-
-
 CASES = [
     ("a beginning", START, None, "StartSession"),
     ("a beginning without its step", replace(START, step=None), None, "StartSession"),
@@ -70,7 +66,9 @@ CASES = [
     ("chunk", "session", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_each_chunk_is_decided_on(chunk: ChunkRequest, session: Session | None, expected: str) -> None:
-    assert kind_of(decide(chunk, session, MINE)) == expected
+    found = decide(chunk, session, MINE)
+    told = f"{STATUSES[found.kind]} {found.kind}" if isinstance(found, Reject) else type(found).__name__
+    assert told == expected
 
 
 def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:

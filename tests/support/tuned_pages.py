@@ -53,15 +53,10 @@ def dynamic_page() -> TunedPage:
     return _page(target, propose(HISTOGRAM, target))
 
 
-def bare_page() -> TunedPage:
-    """Lengths alone, without a configuration or an archive."""
-    return _page(Target(), propose(HISTOGRAM))
-
-
 PAGES: dict[str, Callable[[], TunedPage]] = {
     "bucketed": bucketed_page,
     "ragged": ragged_page,
     "dynamic": dynamic_page,
-    "bare": bare_page,
+    "bare": lambda: _page(Target(), propose(HISTOGRAM)),  # without a configuration or an archive
 }
 """Every kind of page, by name."""

@@ -26,16 +26,13 @@ def make_case(folder: Path, error: float = 0.0) -> Path:
     return folder
 
 
-def serve(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SERVE), str(folder)], capture_output=True, text=True, check=False)
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("error", "code"), [(0.0, 0), (1.0, 1)])
 def test_an_archive_for_several_threads_is_served_and_its_answer_compared(
     tmp_path: Path, error: float, code: int
 ) -> None:
-    done = serve(make_case(tmp_path, error))
+    command = [sys.executable, str(SERVE), str(make_case(tmp_path, error))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert f"{1 - code} of 1 exact" in done.stdout, done.stdout + done.stderr
     assert done.returncode == code

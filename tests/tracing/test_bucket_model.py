@@ -148,14 +148,10 @@ def test_arguments_must_be_as_many_as_buckets() -> None:
         tracing.bucket_model_trace(make_reader, EXAMPLES, config, backend="eager")
 
 
-def total(*tensors: torch.Tensor) -> torch.Tensor:
-    return torch.stack(tensors).sum(0)
-
-
 def test_buckets_must_be_alike() -> None:
     config = tracing.BucketModelConfig(plain_kernel)
     with pytest.raises(ValueError, match="the inputs of bucket 1 are"):
-        tracing.bucket_model_trace(lambda: (total, {}), [(EXAMPLES[0],) * 2, (EXAMPLES[0],)], config)
+        tracing.bucket_model_trace(lambda: (lambda *x: x[0] + x[-1], {}), [(EXAMPLES[0],) * 2, (EXAMPLES[0],)], config)
     with pytest.raises(ValueError, match="example_inputs is empty"):
         tracing.bucket_model_trace(make_reader, [], config)
     with pytest.raises(TypeError, match="func must return a tuple: the model, and its input_output_aliases"):
@@ -215,20 +211,16 @@ def test_buckets_share_one_state_and_take_their_part_of_it(preprocessor: Any, tm
     torch.testing.assert_close(tracing.load(tmp_path / "traced")(pieces[0]), expected(pieces)[0])
 
 
-def copied() -> Any:
-    return lambda shapes, states, bucket: [state[:, :1].clone() for state in states]
-
-
-def whole() -> Any:
-    return lambda shapes, states, bucket: states
-
-
 @pytest.mark.parametrize(
-    ("preprocessor", "message"), [(copied, "returned a copy of the state"), (whole, "returned .* bucket 0")]
+    ("preprocessor", "message"),
+    [
+        (lambda _, states, __: [state[:, :1].clone() for state in states], "returned a copy of the state"),
+        (lambda _, states, __: states, "returned .* bucket 0"),
+    ],
 )
 def test_a_preprocessor_must_give_views_of_the_buckets_shapes(preprocessor: Any, message: str) -> None:
     """Otherwise the next state would be lost, or the program would refuse it."""
-    state = StateBuffer((torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)), [[[1, 1, 5], [1, 1, 5]]], preprocessor())
+    state = StateBuffer((torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)), [[[1, 1, 5], [1, 1, 5]]], preprocessor)
 
     with pytest.raises(ValueError, match=message):
         state.views(0)

@@ -98,13 +98,9 @@ class Configured(nn.Module):
         self.out = nn.Linear(opt.hidden, tags)
 
 
-def configured(**sizes: int) -> nn.Module:
-    names = ("width", "hidden", "layers")
-    return Configured(Options({name: sizes[name] for name in names}), Options({"words": sizes["words"]}), sizes["tags"])
-
-
 def test_the_values_of_configuration_objects_are_found(tmp_path: Path) -> None:
-    file = saved(tmp_path, configured(width=6, hidden=20, layers=2, words=37, tags=3))
+    sizes = Options({"width": 6, "hidden": 20, "layers": 2})
+    file = saved(tmp_path, Configured(sizes, Options({"words": 37}), 3))
 
     found = infer_arguments(Configured, {"opt.dropout": 0.2}, file)
 

@@ -91,12 +91,6 @@ def defaulted(x, cache=[]):
 """
 
 
-def user_file() -> ModuleType:
-    module = ModuleType("user_file")
-    exec(FILE, module.__dict__)
-    return module
-
-
 class Model(nn.Module):
     seen: torch.Tensor
 
@@ -170,10 +164,6 @@ def set_constant(model: Model) -> None:
         model.constant.add_(1)
 
 
-def set_global(model: Model) -> None:
-    model.file.COUNT = 5
-
-
 def replace_key(model: Model) -> None:
     model.ordered.clear()
     model.ordered.update(b=1)
@@ -236,7 +226,7 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "object in a set": (lambda m: next(iter(m.counters)).add(), lambda m: [one.value for one in m.counters]),
     "dict of the library": (lambda m: m.user.update(a=2), lambda m: dict(m.user)),
     "class": (lambda m: setattr(m.file.Counter, "total", 3), lambda m: m.file.Counter.total),
-    "global": (set_global, lambda m: m.file.COUNT),
+    "global": (lambda m: setattr(m.file, "COUNT", 5), lambda m: m.file.COUNT),
     "global dict": (lambda m: m.file.SEEN.update(a=1), lambda m: m.file.SEEN),
     "global namespace": (lambda m: setattr(m.file.SETTINGS, "scale", 2), lambda m: m.file.SETTINGS),
     "default value": (lambda m: m.file.defaulted(1), lambda m: len(m.file.defaulted.__defaults__[0])),
@@ -247,7 +237,8 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_noticed_and_put_back(name: str) -> None:
-    file = user_file()
+    file = ModuleType("user_file")
+    exec(FILE, file.__dict__)
     model = Model(file)
     change, read = CHANGES[name]
     state = KeptState(model, [file], {key: tensor.clone() for key, tensor in model.state_dict().items()})

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 
 class Counting(nn.Module):
@@ -96,36 +97,13 @@ MORE = (running_sum, count_of_events)
 """Those that differ from others in one more way."""
 
 
-def looked_up(m: Counting, x: Tensor) -> Any:
-    """A table has an end."""
-    return x + m.table[: x.size(1)]
-
-
-def looked_up_by_index(m: Counting, x: Tensor) -> Any:
-    return x + m.table[torch.arange(x.size(1))]
-
-
-def looked_up_by_embedding(m: Counting, x: Tensor) -> Any:
-    return x + nn.functional.embedding(torch.arange(x.size(1)).expand(x.size(0), -1) + 0, m.table)
-
-
-def looked_up_by_computed_index(m: Counting, x: Tensor) -> Any:
-    return x + nn.functional.embedding((torch.arange(x.size(1)) * 2).clamp(max=8), m.table)
-
-
-def from_the_end(m: Counting, x: Tensor) -> Any:
-    return x * (x.size(1) - number(x))[:, None]
-
-
-def part_of_the_length(m: Counting, x: Tensor) -> Any:
-    return x + (number(x) / x.size(1))[:, None]
-
-
-def sum_from_the_end(m: Counting, x: Tensor) -> Any:
-    return x.sum(1, keepdim=True) - x.cumsum(1)
-
-
-ENDING = (
-    *(looked_up, looked_up_by_index, looked_up_by_embedding, looked_up_by_computed_index),
-    *(from_the_end, part_of_the_length, sum_from_the_end),
-)
+ENDING: dict[str, Callable[[Counting, Tensor], Any]] = {
+    "table": lambda m, x: x + m.table[: x.size(1)],
+    "table by an index": lambda m, x: x + m.table[torch.arange(x.size(1))],
+    "embedding": lambda m, x: x + embedding(torch.arange(x.size(1)).expand(x.size(0), -1) + 0, m.table),
+    "embedding by a computed index": lambda m, x: x + embedding((torch.arange(x.size(1)) * 2).clamp(max=8), m.table),
+    "number from the end": lambda m, x: x * (x.size(1) - number(x))[:, None],
+    "part of the length": lambda m, x: x + (number(x) / x.size(1))[:, None],
+    "sum from the end": lambda m, x: x.sum(1, keepdim=True) - x.cumsum(1),
+}
+"""Those that need the end of the sequence, or a table, which has an end."""

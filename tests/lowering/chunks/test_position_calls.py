@@ -42,7 +42,7 @@ def test_chunks_cut_anywhere_equal_the_whole_sequence(before: Before) -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("before", ENDING, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("before", ENDING.values(), ids=ENDING)
 def test_what_needs_the_end_or_a_table_is_not_chunked(before: Before) -> None:
     _, program = lowered(before)
 

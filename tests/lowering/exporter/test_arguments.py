@@ -196,10 +196,6 @@ def written(m: Masked, x: Tensor, mask: Tensor) -> Any:
     return y * weights.unsqueeze(2)
 
 
-def selected(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    return m.gru(x)[0][mask]
-
-
 def time_major(m: Masked, x: Tensor, mask: Tensor) -> Any:
     y, _ = m.gru(x)
     return (y.transpose(0, 1) * mask.unsqueeze(2)).max(0)[0]
@@ -211,10 +207,6 @@ def with_lengths(m: Masked, x: Tensor, mask: Tensor, lengths: Tensor) -> Any:
     return states + (1 - mask.float())[:, : states.size(1), None]
 
 
-def weighted_by_its_sum(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    return m.gru(x)[0].sum(1) / torch.sum(input=mask, dim=1, keepdim=True)
-
-
 PADDING = "{name: mask, true_for: padding}"
 CASES: tuple[tuple[Callable[..., Any], str], ...] = (
     (attended, "mask"),
@@ -223,10 +215,13 @@ CASES: tuple[tuple[Callable[..., Any], str], ...] = (
     (only_if_padded, "{name: mask, true_for: padding, dtype: uint8}"),
     (mean_of_real, "{name: mask, dtype: float32}"),
     (written, PADDING),
-    (selected, "mask"),
+    (lambda m, x, mask: m.gru(x)[0][mask], "mask"),
     (time_major, "{name: mask, dtype: int64, shape: [time, batch]}"),
     (with_lengths, "mask"),
-    (weighted_by_its_sum, "{name: mask, dtype: float32}"),
+    (
+        lambda m, x, mask: m.gru(x)[0].sum(1) / torch.sum(input=mask, dim=1, keepdim=True),
+        "{name: mask, dtype: float32}",
+    ),
 )
 
 

@@ -45,10 +45,6 @@ def test_all_that_differs_is_named_at_once(project: Project, replace_weights: Re
     assert (old.read_bytes(), project.listing()) == (before, listing)
 
 
-def no_file(archive: Path) -> Sequence[object]:
-    return [archive, "nowhere.pt"]
-
-
 def rubbish(archive: Path) -> Sequence[object]:
     Path("new.pt").write_bytes(b"rubbish")
     return [archive, "new.pt"]
@@ -57,10 +53,6 @@ def rubbish(archive: Path) -> Sequence[object]:
 def not_a_number(archive: Path) -> Sequence[object]:
     torch.save({name: tensor * float("nan") for name, tensor in torch.load("weights.pt").items()}, "new.pt")
     return [archive, "new.pt"]
-
-
-def no_archive(archive: Path) -> Sequence[object]:
-    return ["new.pt", "new.pt"]
 
 
 def damaged(archive: Path) -> Sequence[object]:
@@ -75,20 +67,19 @@ def no_weights(archive: Path) -> Sequence[object]:
     return ["none.mar", "new.pt"]
 
 
-def no_place(archive: Path) -> Sequence[object]:
-    return [archive, "new.pt", "-o", "nowhere/new.mar"]
-
-
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [
-        (no_file, "there is no weights file nowhere.pt"),
+        (lambda archive: [archive, "nowhere.pt"], "there is no weights file nowhere.pt"),
         (rubbish, "new.pt is damaged"),
         (not_a_number, "new.pt: 7 of 7 weights hold NaN or infinite numbers"),
-        (no_archive, "no variants.json"),
+        (lambda archive: ["new.pt", "new.pt"], "no variants.json"),
         (damaged, "model.py was changed"),
         (no_weights, "the archive has no weights"),
-        (no_place, "nowhere/new.mar cannot be written: there is no folder nowhere: make it"),
+        (
+            lambda archive: [archive, "new.pt", "-o", "nowhere/new.mar"],
+            "nowhere/new.mar cannot be written: there is no folder nowhere: make it",
+        ),
     ],
 )
 def test_a_refusal_is_one_message_and_writes_nothing(
