@@ -1,5 +1,3 @@
-"""docs/backends.md agrees with the engines' code, and its example is the one that the tests install."""
-
 from __future__ import annotations
 
 import re

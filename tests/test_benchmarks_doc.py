@@ -1,5 +1,3 @@
-"""Commands of docs/benchmarks.md are there."""
-
 from __future__ import annotations
 
 import re

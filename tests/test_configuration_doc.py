@@ -1,5 +1,3 @@
-"""docs/configuration.md has every key, and no others."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Statements of docs/neuron.md on the backends are true."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Statements of docs/partitioning.md on the options and on `neuron-lstm analyze` are true."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Statements of docs/vollo.md on the backend are true."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Weights in files as users have them: under keys, with prefixes, beside the state of an optimizer."""
-
 from __future__ import annotations
 
 import os

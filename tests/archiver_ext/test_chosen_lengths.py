@@ -1,5 +1,3 @@
-"""Packaging with lengths that are chosen for the traffic."""
-
 from __future__ import annotations
 
 from torchserve_neuron_lstm.config.manifest import read_manifest

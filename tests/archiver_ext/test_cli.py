@@ -1,5 +1,3 @@
-"""The command `neuron-lstm`: fast start, clear messages."""
-
 from __future__ import annotations
 
 import json

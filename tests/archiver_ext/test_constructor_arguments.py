@@ -1,5 +1,3 @@
-"""Constructors that take configuration objects, and objects of the user's classes."""
-
 from __future__ import annotations
 
 import copy

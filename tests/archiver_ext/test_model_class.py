@@ -1,5 +1,3 @@
-"""The import of a model's file, and the choice of the model in it, or the reason of a refusal."""
-
 from __future__ import annotations
 
 import inspect

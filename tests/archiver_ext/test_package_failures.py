@@ -1,5 +1,3 @@
-"""A packaging that fails or is stopped gives the reason, and leaves no file."""
-
 from __future__ import annotations
 
 import re

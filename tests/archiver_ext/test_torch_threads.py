@@ -1,5 +1,3 @@
-"""Number of torch's own threads of a call."""
-
 from __future__ import annotations
 
 import json

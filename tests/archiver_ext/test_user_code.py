@@ -1,5 +1,3 @@
-"""The user's codec, checked while packaging."""
-
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,3 @@
-"""The user's model from its files, or the reason of a refusal with a remedy."""
-
 from __future__ import annotations
 
 import inspect

@@ -1,5 +1,3 @@
-"""Weights that no program could answer with are refused before anything is compiled."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The difference of two tensors."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Arithmetic of integers by engines of ONNX: exact, or refused by name."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""A program takes the inputs that it was compiled for; others are a `WrongInput`, before it runs."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""Chosen bucket lengths: their YAML forms, their values, and refusals."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Choice of the engine in the YAML, and the keys of its compiler and of the partitioner."""
-
 from __future__ import annotations
 
 from typing import Any

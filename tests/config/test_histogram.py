@@ -1,5 +1,3 @@
-"""Lengths from lists and from TorchServe's logs."""
-
 from __future__ import annotations
 
 import os

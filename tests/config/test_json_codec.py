@@ -1,5 +1,3 @@
-"""The JSON codec: round trips, and messages that begin with the path of the wrong value."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Loading of a model-config.yaml: a configuration, or a list of all errors."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Arbitrary text gives a configuration or a ConfigError."""
-
 from __future__ import annotations
 
 from pathlib import Path

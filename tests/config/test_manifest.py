@@ -1,5 +1,3 @@
-"""variants.json: its bytes, reading it back, and what is not written."""
-
 from __future__ import annotations
 
 import json

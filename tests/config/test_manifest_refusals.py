@@ -1,5 +1,3 @@
-"""A variants.json that is wrong, malformed, missing or of another format is refused."""
-
 from __future__ import annotations
 
 import json

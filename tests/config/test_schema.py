@@ -1,5 +1,3 @@
-"""The accepted values of each key, and the JSON Schema for editors."""
-
 from __future__ import annotations
 
 import re

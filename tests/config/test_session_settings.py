@@ -1,5 +1,3 @@
-"""Streaming settings of variants.json are read back as written, and wrong ones are refused by name."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`streaming:` of the YAML: defaults, refusals with their path, and only values that can be served."""
-
 from __future__ import annotations
 
 from typing import Any

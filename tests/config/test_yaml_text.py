@@ -1,5 +1,3 @@
-"""Values are read as people mean them, or refused: texts that are no YAML, tags, keys, duplicates."""
-
 from __future__ import annotations
 
 import re

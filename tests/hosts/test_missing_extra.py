@@ -1,5 +1,3 @@
-"""A server that is not installed is named, with the command that installs it."""
-
 from __future__ import annotations
 
 import importlib

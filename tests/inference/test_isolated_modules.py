@@ -1,5 +1,3 @@
-"""Modules of several archives in one process."""
-
 from __future__ import annotations
 
 import sys

@@ -1,5 +1,3 @@
-"""Private directories: deleted at the end, and after a process that was killed by the next one."""
-
 from __future__ import annotations
 
 import errno

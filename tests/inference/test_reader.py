@@ -1,5 +1,3 @@
-"""An archive's files on disk, from each of its formats; no file remains afterwards."""
-
 from __future__ import annotations
 
 import json

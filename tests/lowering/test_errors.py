@@ -1,5 +1,3 @@
-"""Models that cannot be served exactly: the error names the operator, the line and a way out."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""Inputs that a model does not take as declared: the error has their sizes and the line of the model."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Declared inputs that forward() does not use."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Admission of a whole batch at once, against one change after the other."""
-
 from __future__ import annotations
 
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Access to a Redis server: passwords, the rights of a user, and certificates."""
-
 from __future__ import annotations
 
 from pathlib import Path

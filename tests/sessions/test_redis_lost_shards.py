@@ -1,5 +1,3 @@
-"""Shards of a cluster that are killed, hang or lose their replica."""
-
 from __future__ import annotations
 
 import logging

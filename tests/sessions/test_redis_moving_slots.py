@@ -1,5 +1,3 @@
-"""Slots of a cluster that move while their sessions are used."""
-
 from __future__ import annotations
 
 import threading

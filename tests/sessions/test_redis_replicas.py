@@ -1,5 +1,3 @@
-"""Replicas of a Redis or Valkey server: a request is answered when they have its state."""
-
 from __future__ import annotations
 
 import os

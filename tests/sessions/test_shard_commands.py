@@ -1,5 +1,3 @@
-"""Partitions: tags in equal parts of the slots, shares of limits, and an even spread of sessions."""
-
 from __future__ import annotations
 
 from collections import Counter

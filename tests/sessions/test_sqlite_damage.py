@@ -1,5 +1,3 @@
-"""A damaged page of the store on disk: each call answers, or says that the store is unavailable."""
-
 from __future__ import annotations
 
 import tempfile

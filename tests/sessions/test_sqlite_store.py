@@ -1,5 +1,3 @@
-"""A session store on disk: its counts, and a disk that is full."""
-
 from __future__ import annotations
 
 import sqlite3

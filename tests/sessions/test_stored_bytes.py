@@ -1,5 +1,3 @@
-"""The bytes of a store: never more than its limit, and a file that gives back what it no longer needs."""
-
 from __future__ import annotations
 
 from contextlib import closing

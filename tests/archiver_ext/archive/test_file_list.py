@@ -1,5 +1,3 @@
-"""Digests of the files of an archive's tree."""
-
 from __future__ import annotations
 
 import hashlib

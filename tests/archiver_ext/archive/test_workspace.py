@@ -1,5 +1,3 @@
-"""A private working directory, removed afterwards with all references to it."""
-
 from __future__ import annotations
 
 import errno

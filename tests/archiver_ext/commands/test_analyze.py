@@ -1,5 +1,3 @@
-"""`neuron-lstm analyze`: the operators that each engine supports, and the user's lines of the others."""
-
 from __future__ import annotations
 
 import json

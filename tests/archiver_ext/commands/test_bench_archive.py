@@ -1,5 +1,3 @@
-"""`neuron-lstm bench`: an archive measured on this machine with given lengths, its calls interleaved."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`neuron-lstm calibrate`: it writes this host's milliseconds into an archive, and changes only those."""
-
 from __future__ import annotations
 
 import json

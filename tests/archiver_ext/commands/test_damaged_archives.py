@@ -1,5 +1,3 @@
-"""Commands that only read an archive's metadata: one message for each kind of damage."""
-
 from __future__ import annotations
 
 import random

@@ -1,5 +1,3 @@
-"""Arguments of a class from the shapes of its weights: found only where the weights tell them."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""A starting configuration, derived from the model."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""`neuron-lstm predict`: every line of a file is answered by a line, as a server answers it."""
-
 from __future__ import annotations
 
 import json

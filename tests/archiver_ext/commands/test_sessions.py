@@ -1,5 +1,3 @@
-"""`neuron-lstm sessions`: the contents of an archive's store, read from the place that workers use."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`neuron-lstm tune` on the command line: its inputs, its output, and the files that it writes."""
-
 from __future__ import annotations
 
 import json

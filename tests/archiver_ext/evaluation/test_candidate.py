@@ -1,5 +1,3 @@
-"""Candidates: the programs that an engine is given."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Evaluation of an engine: the programs that it compiles, their paths, and the measured costs."""
-
 from __future__ import annotations
 
 import time

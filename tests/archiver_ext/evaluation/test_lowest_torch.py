@@ -1,5 +1,3 @@
-"""The lowest torch of an archive has every operator of its programs, with the arguments it is given."""
-
 from __future__ import annotations
 
 import json

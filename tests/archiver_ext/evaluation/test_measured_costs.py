@@ -1,5 +1,3 @@
-"""Choice of the shapes in which programs are measured."""
-
 from __future__ import annotations
 
 from dataclasses import replace

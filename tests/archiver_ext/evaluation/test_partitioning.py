@@ -1,5 +1,3 @@
-"""Packaging with `partitioner_config`: unsupported operators run on the CPU, in one served model."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Selection of the engines that are tried, their precision, and their comparison in rounds."""
-
 from __future__ import annotations
 
 import random

@@ -1,5 +1,3 @@
-"""Trials of engines under `auto`: all are compiled, verified and measured."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The requests and batches with which programs are verified."""
-
 from __future__ import annotations
 
 from typing import Any

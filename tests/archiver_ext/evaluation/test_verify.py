@@ -1,5 +1,3 @@
-"""Verification finds every kind of wrong program, and accepts right ones."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

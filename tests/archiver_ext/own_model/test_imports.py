@@ -1,5 +1,3 @@
-"""The distributions that a model's files import."""
-
 from __future__ import annotations
 
 from importlib import metadata

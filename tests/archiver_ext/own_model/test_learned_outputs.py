@@ -1,5 +1,3 @@
-"""The layouts of outputs that are learned from answers."""
-
 from __future__ import annotations
 
 import pytest

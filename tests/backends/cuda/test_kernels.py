@@ -1,5 +1,3 @@
-"""Sizes, compilation and launches of the kernel of recurrent layers, without a GPU."""
-
 from __future__ import annotations
 
 import logging

@@ -1,5 +1,3 @@
-"""State that requests leave behind in a model is put back, whatever holds it."""
-
 from __future__ import annotations
 
 import random

@@ -1,5 +1,3 @@
-"""Arguments of a call of the model itself, and the tensors of what it returns."""
-
 from __future__ import annotations
 
 import sys

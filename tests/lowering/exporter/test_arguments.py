@@ -1,5 +1,3 @@
-"""Arguments of forward() that are dictionaries and packed sequences."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Attributes that a forward() sets: restored after each trace."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

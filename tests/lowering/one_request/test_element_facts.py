@@ -1,5 +1,3 @@
-"""Facts of elements that decide branches: declared ranges, equal elements, and rows at a position."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

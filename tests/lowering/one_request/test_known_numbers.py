@@ -1,5 +1,3 @@
-"""Numbers that are known while one request is traced."""
-
 from __future__ import annotations
 
 import copy

@@ -1,5 +1,3 @@
-"""Inputs that do not fit the layers are refused while tracing, in words of the configuration."""
-
 from __future__ import annotations
 
 from typing import Any

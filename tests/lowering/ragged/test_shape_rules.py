@@ -1,5 +1,3 @@
-"""Reshapes of ragged batches, against torch's reshape of each row's own tensor."""
-
 from __future__ import annotations
 
 import pytest

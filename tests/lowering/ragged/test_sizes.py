@@ -1,5 +1,3 @@
-"""Equality of sizes, against their values at every number of timesteps."""
-
 from __future__ import annotations
 
 import sympy

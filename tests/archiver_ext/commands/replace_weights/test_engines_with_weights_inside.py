@@ -1,5 +1,3 @@
-"""Engines that compile weights into their programs: their archives are refused."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""Weights or archives that do not fit are refused with one message, and no file is written."""
-
 from __future__ import annotations
 
 import zipfile

@@ -1,5 +1,3 @@
-"""New weights in an archive give the answers of a rebuilt archive, and change no other file."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`neuron-lstm sign` and `verify`, and a host that asks for signatures."""
-
 from __future__ import annotations
 
 import io

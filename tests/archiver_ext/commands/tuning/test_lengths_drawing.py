@@ -1,5 +1,3 @@
-"""Charts draw the counted timesteps."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""The figures of a proposal for the current lengths and for its own."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Padding of each engine, as a configuration and an archive tell."""
-
 from __future__ import annotations
 
 from pathlib import Path
