@@ -42,14 +42,19 @@ def check_streamable(program: LoweredModel) -> None:
 def state_compatibility_id(program: LoweredModel, weights: Iterable[str]) -> str:
     """Identify the states of a model: models with equal ids can resume each other's sessions.
 
-    The first half digests the chunk program, the second half the weights; `weights` are the digests of the files. The
-    engine and the grid do not matter.
+    The first half digests the programs, the second half the weights; `weights` are the digests of the files. The engine
+    and the grid do not matter.
     """
     assert program.chunked is not None
     digest = blake2b(digest_size=_HALF_BYTES)
-    for value in program.chunked.carried:
-        digest.update(f"{value.spec.dtype} {value.spec.shape} {value.fill};".encode())
-    digest.update(program.chunked.chunk.graph_module.code.encode())
+    states = [(value.spec.dtype, value.spec.shape, value.fill) for value in program.chunked.carried]
+    inputs = [(spec.name, spec.dtype, spec.shape) for spec in program.inputs]
+    digest.update(repr((states, inputs)).encode())
+    for role, part in program.chunked.parts.items():
+        # The text of a graph has neither the names of its weights nor the graphs that it calls, as for a loop's step.
+        digest.update(f"{role} {part.graph_signature}".encode())
+        for name, graph in part.graph_module.named_modules(remove_duplicate=False):
+            digest.update(f"{name} {graph.code}".encode())
     for name, tensor in sorted(program.constants.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from math import nextafter
 from typing import Any
 
 import pytest
 import torch
-from input_configs import one_input
+from input_configs import config_of, one_input
 from model_cases import CASES, lowered
 from torch import Tensor, nn
 
@@ -71,6 +75,44 @@ class LearnedInitialState(Plain):
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         state = self.first.expand(1, x.shape[0], 4).contiguous()
         return self.linear(self.lstm(x, (state, torch.zeros_like(state)))[0])
+
+
+class Loop(nn.Module):
+    """A cell of its own: its step is a graph within the program's, and its state begins with an input."""
+
+    def __init__(self, keep: float = 0.9, start: float = 1.0, end: float = 1.0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.keep, self.start, self.end = keep, start, end
+
+    def forward(self, x: Tensor, first: Tensor) -> Any:
+        h, outputs = torch.tanh(first * self.start), []
+        for t in range(x.size(1)):
+            h = self.keep * h + torch.tanh(self.linear(x[:, t]) + h)
+            outputs.append(h)
+        return torch.stack(outputs, 1), h * self.end
+
+
+class CountsLargeSquares(nn.Module):
+    """Squares of short integers overflow, of long ones they do not."""
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.where(x * x > 100, 1.0, 0.0).cumsum(1)
+
+
+class OfOneName(nn.Module):
+    """Two parameters whose names the exporter makes one, but for a number, in their order."""
+
+    def __init__(self, *paths: str) -> None:
+        super().__init__()
+        self.paths = paths
+        for module, name in (path.split(".") for path in paths):
+            self.add_module(module, nn.Module())
+            self.get_submodule(module).register_parameter(name, nn.Parameter(torch.ones(3)))
+
+    def forward(self, x: Tensor) -> Any:
+        first, second = map(self.get_parameter, self.paths)
+        return ((x * first).tanh() + second).cumsum(1)
 
 
 class Branching(Plain):
@@ -209,3 +251,42 @@ def test_the_state_id_depends_on_the_code_and_its_constants() -> None:
     makers: list[Callable[[], nn.Module]] = [Plain, lambda: Plain(2.0), Wider, Shifted, ShiftedElsewhere]
 
     assert len(set(map(state_id, makers))) == len(makers)
+
+
+LOOP = "{x: {dtype: float32, shape: [batch, time, 3]}, first: {dtype: float32, shape: [batch, 3]}}"
+
+
+@cache
+def loop_id(buckets: Buckets = BUCKETS, **numbers: float) -> str:
+    batch, length = buckets
+    return state_compatibility_id(lower(Loop(**numbers).eval(), config_of(LOOP, batch=batch, length=length)), ["abc"])
+
+
+@pytest.mark.parametrize("changed", [{"keep": nextafter(0.9, 1)}, {"start": 0.5}, {"end": 0.5}])
+def test_the_state_id_depends_on_every_number_of_every_program(changed: dict[str, float]) -> None:
+    """They are in the step of a loop, at the beginning, and at the end: all of these compute from the same state."""
+    assert loop_id(**changed) != loop_id()
+
+
+@pytest.mark.ci
+def test_the_state_id_of_a_loop_is_the_same_in_other_buckets_and_processes() -> None:
+    assert loop_id(("[2, 8]", "[5, 64]")) == loop_id()
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import loop_id; print(loop_id())"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.split()[-1] == loop_id()
+
+
+def id_of(model: nn.Module, inputs: str) -> str:
+    return state_compatibility_id(lower(model.eval(), config_of(inputs)), ["abc"])
+
+
+def test_the_state_id_depends_on_the_dtypes_of_inputs() -> None:
+    short, long = (f"{{x: {{dtype: {dtype}, shape: [batch, time, 3]}}}}" for dtype in ("int16", "int32"))
+    assert id_of(CountsLargeSquares(), short) != id_of(CountsLargeSquares(), long)
+
+
+def test_the_state_id_depends_on_the_names_of_weights() -> None:
+    """The same file has both, and the code reads the same."""
+    inputs = "{x: {dtype: float32, shape: [batch, time, 3]}}"
+    assert id_of(OfOneName("a.b_w", "a_b.w"), inputs) != id_of(OfOneName("a_b.w", "a.b_w"), inputs)
