@@ -149,7 +149,7 @@ async def _form_request(
                 content = await value.read() if isinstance(value, UploadFile) else value.encode()
                 row[name] = REPEATED if name in row else content
                 if isinstance(value, UploadFile) and value.content_type:
-                    headers[name] = {"content-type": value.content_type}
+                    headers.setdefault(name, {"content-type": value.content_type})  # never instead of HTTP's own
     except (HTTPException, MultiPartException, ValueError):  # the last one of an unusual charset
         return RawRequest({}, headers)
     return RawRequest(row, headers)

@@ -31,7 +31,7 @@ from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.hosts import served_archive
-from torchserve_neuron_lstm.hosts.rest import Route, find_route, respond
+from torchserve_neuron_lstm.hosts.rest import Route, find_route, raw_request, respond
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
@@ -132,6 +132,23 @@ def test_a_form_has_the_body_in_a_field(client: TestClient) -> None:
     for found in (file, field):
         assert found.status_code == 200, found.content
         torch.testing.assert_close(torch.tensor(found.json()), sums_of([1, 2]))
+
+
+def test_a_field_of_a_form_replaces_no_header() -> None:
+    """A header may name the client, as a proxy in front wrote it."""
+    part = 'Content-Disposition: form-data; name="{}"; filename="a"\r\nContent-Type: text/plain\r\n\r\n[1]\r\n'
+    names = ("x-client", "X-Client", "body")
+    content = "".join(f"--x\r\n{part.format(name)}" for name in names).encode() + b"--x--\r\n"
+    headers = [(b"content-type", b"multipart/form-data; boundary=x"), (b"x-client", b"alice")]
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": content}
+
+    request = asyncio.run(raw_request(Request(scope, receive), 1000))
+
+    assert set(request.row) == set(names)
+    assert (request.header("x-client"), request.body().content_type) == ("alice", "text/plain")
 
 
 def test_a_field_that_comes_twice_in_a_query_is_refused(client: TestClient) -> None:
