@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...bucketing.padding import item_bytes
+from ...bucketing.padding import item_bytes, torch_dtype
 from ...bucketing.shapes import DType, TensorSpec
 from ..responses import JSON_LENGTH_HEADER, RequestError, abbreviate, invalid, malformed
 from .tensors import invalid_input
@@ -109,8 +109,9 @@ def read_tensor(raw: RawData, datatype: str, spec: TensorSpec) -> torch.Tensor:
     if datatype == "UINT64" and bool((tensor < 0).any()):
         if not spec.dtype.startswith(("float", "bfloat")):
             raise invalid_input(spec, f"a value is out of the range of {spec.dtype}")
-        # Halves that keep whether anything was cut off are rounded as the whole numbers are.
-        return (((tensor >> 1) & 0x7FFFFFFFFFFFFFFF) | (tensor & 1)).to(torch.float64) * 2
+        # Halves that keep whether anything was cut off are rounded, once, as the whole numbers are.
+        dtype, halves = torch_dtype(spec), ((tensor >> 1) & 0x7FFFFFFFFFFFFFFF) | (tensor & 1)
+        return torch.where(tensor < 0, halves.to(dtype) * 2, tensor.to(dtype))
     return tensor
 
 

@@ -128,7 +128,8 @@ def tensor_from_numbers(flat: Sequence[Any], spec: TensorSpec) -> torch.Tensor:
     kind = _NUMBERS[spec.dtype]
     if spec.nan and None in flat:
         flat = [math.nan if number is None else number for number in flat]
-    if not kind.accepted.issuperset(map(type, flat)):
+    found = set(map(type, flat))
+    if not kind.accepted >= found:
         raise invalid_input(spec, _wrong_kind(flat, kind.accepted, spec))
     try:
         numbers = array(kind.code, flat)
@@ -137,7 +138,23 @@ def tensor_from_numbers(flat: Sequence[Any], spec: TensorSpec) -> torch.Tensor:
     if not numbers:
         return torch.empty(0, dtype=kind.dtype)
     tensor = torch.frombuffer(numbers, dtype=kind.read)
+    rounded = int in found and kind.dtype in (torch.float32, torch.bfloat16)
+    if rounded and not tensor.abs().max().item() < 1 << 53:  # or NaN
+        tensor = torch.frombuffer(array(kind.code, map(_keeps_rest, flat)), dtype=kind.read)
     return tensor if kind.read is kind.dtype else tensor.to(kind.dtype)
+
+
+def _keeps_rest(number: float) -> float:
+    """Return an integer of 53 bits for a larger one, odd if bits are cut off, so that it is rounded as all bits are.
+
+    Python rounds an integer to float64 first, and the tie that this may make would be rounded once more.
+
+    >>> _keeps_rest(2**60 + 2**36 + 1) - 2**60 - 2**36
+    256
+    """
+    if not isinstance(number, int) or (cut := number.bit_length() - 53) <= 0:
+        return number
+    return (number >> cut | (number & (1 << cut) - 1 > 0)) << cut
 
 
 def are_sizes(sizes: Sequence[object]) -> bool:

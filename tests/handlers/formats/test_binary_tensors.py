@@ -93,20 +93,33 @@ def test_every_datatype_that_an_input_can_have_is_read(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "kind", "value"),
+    ("target", "kind", "values", "expected"),
     [
-        *(("int64", kind, value) for kind, value in (("u2", 65535), ("u4", 4294967295), ("i1", -1), ("u8", 2**63 - 1))),
-        *(("float64", "u8", value) for value in (2**63, 2**63 + 1025, 2**64 - 1, 5)),
+        *(
+            ("int64", kind, [value], [value])
+            for kind, value in (("u2", 65535), ("u4", 2**32 - 1), ("i1", -1), ("u8", 2**63 - 1))
+        ),
+        *(("float64", "u8", [value], [float(value)]) for value in (2**63, 2**63 + 1025, 2**64 - 1, 5)),
+        ("float32", "u8", [1, 3, 2**63], [1.0, 3.0, 2.0**63]),  # a large value changes none beside it
+        ("float32", "u8", [2**63 + 2**39 + 1], [2.0**63 + 2**40]),  # to float64 first, it would be halfway
+        ("float32", "i8", [2**60 + 2**36 + 1], [2.0**60 + 2**37]),
     ],
 )
-def test_integers_are_widened_or_rounded_once(target: DType, kind: str, value: int) -> None:
+def test_integers_are_widened_or_rounded_once(
+    target: DType, kind: str, values: list[int], expected: list[float]
+) -> None:
     manifest = make_manifest(inputs=(TensorSpec("x", target, ("batch", "time")),))
-    content = np.array([value], f"<{kind}").tobytes()
+    content = np.array(values, f"<{kind}").tobytes()
     datatype = f"{'UINT' if kind[0] == 'u' else 'INT'}{8 * int(kind[1])}"
-    entry = {"name": "x", "shape": [1], "datatype": datatype, "parameters": {"binary_data_size": len(content)}}
+    entry = {
+        "name": "x",
+        "shape": [len(values)],
+        "datatype": datatype,
+        "parameters": {"binary_data_size": len(content)},
+    }
 
-    expected = float(value) if target == "float64" else value
-    assert ids_of(codec(manifest).decode(body({"inputs": [entry]}, content))) == [[expected]]
+    for request in (body({"inputs": [entry]}, content), RawRequest({"body": json.dumps(values)})):
+        assert ids_of(codec(manifest).decode(request)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -223,25 +236,96 @@ def test_outputs_that_cannot_be_given_are_refused(wanted: object, told: str) -> 
     assert told in refusal(body(of_two(wanted), b""), TWO).message
 
 
+INTEGERS = {
+    f"{sign}INT{8 * width}": f"<{kind}{width}" for sign, kind in (("", "i"), ("U", "u")) for width in (1, 2, 4, 8)
+}
+FLOATS = {"FP16": "<f2", "BF16": "<f4", "FP32": "<f4", "FP64": "<f8"}
+PAIRS: list[tuple[DType, str]] = [
+    *((target, kind) for target in ("float32", "float64", "float16", "bfloat16") for kind in (*INTEGERS, *FLOATS)),
+    *((target, kind) for target in ("int64", "int32", "int16", "int8", "uint8") for kind in INTEGERS),
+    ("bool", "BOOL"),
+    *[(target, kind) for target in ("float32", "float64") for kind in ("INT64", "UINT64")] * 20,  # rounded most often
+]
+BESIDE_TIES = st.builds(
+    lambda sign, high, bits, rest: sign * (2**high + (2**high >> bits) + rest),
+    *map(st.sampled_from, ([1, -1], [14, 30, 60, 63], [8, 11, 24, 53], [-1, 0, 1])),
+)
+"""Integers at and beside those that are halfway between two floats."""
+
+
+def numbers(datatype: str) -> st.SearchStrategy[Any]:
+    """Numbers that a datatype can hold."""
+    if datatype == "BOOL":
+        return st.booleans()
+    if datatype in FLOATS:
+        # Those of bfloat16 are numbers of float32 that end in zeros.
+        bits = st.integers(-(2**15), 2**15 - 1).map(lambda top: float(np.array(top * 2**16, "<i4").view("<f4")))
+        width = 8 * int(FLOATS[datatype][2])
+        return bits.filter(np.isfinite) if datatype == "BF16" else st.floats(width=width, allow_nan=False)  # type: ignore[arg-type]  # 16, 32 or 64
+    limits = np.iinfo(INTEGERS[datatype])
+    least, most = int(limits.min), int(limits.max)
+    return st.integers(least, most) | st.integers(0, 9) | BESIDE_TIES.map(lambda number: min(max(number, least), most))
+
+
+def rounded_once(array: np.ndarray, target: DType) -> bytes | None:
+    """The tensor of an input that takes these numbers, as bytes; None if it must refuse one of them."""
+    dtype: torch.dtype = getattr(torch, target)
+    if not dtype.is_floating_point:
+        limits = np.iinfo(target) if target != "bool" else None
+        fits = limits is None or all(limits.min <= number <= limits.max for number in array.tolist())
+        return to_bytes(torch.from_numpy(array.astype(target))) if fits else None
+    direct = array if array.dtype.kind == "f" or target == "float64" else array.astype("<f4")
+    tensor = torch.from_numpy(direct.astype("<f8") if target == "float64" else direct).to(dtype)
+    return to_bytes(tensor) if bool(tensor.isfinite().all()) else None
+
+
+def decoded(formats: Codec, request: RawRequest) -> bytes | None:
+    """The tensor of a request's one sequence, as bytes; None if it is refused."""
+    try:
+        (sequence,) = formats.decode(request).sequences
+    except RequestError as refused:
+        return None if refused.status == 400 else b"another status"
+    return to_bytes(sequence.tensors[0])
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 @given(st.data())
-def test_bytes_and_json_numbers_lead_to_the_same_request(data: st.DataObject) -> None:
-    dtype: DType = data.draw(st.sampled_from(sorted(set(DATATYPES) - {"bfloat16", "float16"})))
-    manifest = make_manifest(inputs=(TensorSpec("x", dtype, ("batch", "time", 2)),))
-    arrays = [
-        np.array(data.draw(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=5)), dtype)
-        for _ in range(data.draw(st.integers(1, 4)))
+def test_the_same_numbers_are_the_same_tensor_in_every_format(data: st.DataObject) -> None:
+    target, datatype = data.draw(st.sampled_from(PAIRS))
+    array = np.array(
+        data.draw(st.lists(numbers(datatype), min_size=1, max_size=5)), {**INTEGERS, **FLOATS, "BOOL": "?"}[datatype]
+    )
+    content = to_bytes(torch.from_numpy(array).to(torch.bfloat16)) if datatype == "BF16" else array.tobytes()
+    entry = {"name": "x", "shape": [len(array)], "datatype": datatype}
+    requests = [
+        body({"inputs": [{**entry, "parameters": {"binary_data_size": len(content)}}]}, content),
+        RawRequest({"body": npy(array)}, {"Content-Type": "application/x-npy"}),
     ]
-    entries = [{"name": "x", "shape": list(array.shape), "datatype": DATATYPES[dtype]} for array in arrays]
+    if np.isfinite(array).all():
+        values = array.tolist()
+        requests += [
+            RawRequest({"body": json.dumps(value)}) for value in (values, {"inputs": [{**entry, "data": values}]})
+        ]
+    formats = codec(make_manifest(inputs=(TensorSpec("x", target, ("batch", "time")),)))
+    expected = rounded_once(array, target)
+
+    assert [decoded(formats, request) for request in requests] == [expected] * len(requests)
+
+
+def test_the_sequences_of_a_request_are_the_same_in_bytes_and_in_json() -> None:
+    arrays = [np.arange(2.0 * rows, dtype="<f4").reshape(rows, 2) for rows in (1, 3)]
+    entries = [{"name": "x", "shape": list(array.shape), "datatype": "FP32"} for array in arrays]
     pairs = list(zip(entries, arrays, strict=True))
     raw = [{**entry, "parameters": {"binary_data_size": array.nbytes}} for entry, array in pairs]
-    numbers = [{**entry, "data": array.reshape(-1).tolist()} for entry, array in pairs]
+    written = [{**entry, "data": array.reshape(-1).tolist()} for entry, array in pairs]
+    formats = codec(make_manifest(inputs=(TensorSpec("x", "float32", ("batch", "time", 2)),)))
 
-    by_bytes = codec(manifest).decode(body({"inputs": raw}, *[array.tobytes() for array in arrays]))
-    by_json = codec(manifest).decode(body({"inputs": numbers}, b""))
+    by_bytes = formats.decode(body({"inputs": raw}, *[array.tobytes() for array in arrays]))
+    by_json = formats.decode(body({"inputs": written}, b""))
 
-    for left, right in zip(by_bytes.sequences, by_json.sequences, strict=True):
-        assert left.length == right.length
-        assert torch.equal(left.tensors[0], right.tensors[0])
+    for left, right, array in zip(by_bytes.sequences, by_json.sequences, arrays, strict=True):
+        assert left.length == right.length == len(array)
+        assert left.tensors[0].tolist() == right.tensors[0].tolist() == array.tolist()
 
 
 @given(st.lists(st.floats(width=32), max_size=6))
