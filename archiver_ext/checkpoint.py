@@ -98,7 +98,7 @@ def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Wei
             f"{file.name} holds tensors without numbers in a row: {', '.join(odd[:5])}. Save dense tensors, as "
             "tensor.to_dense() gives them; a meta tensor has no numbers at all"
         )
-    return FoundWeights({name: one.detach().contiguous() for name, one in best.weights.items()}, best.key, best.prefix)
+    return FoundWeights({name: one.detach() for name, one in best.weights.items()}, best.key, best.prefix)
 
 
 def _nested(content: Any, key: str, depth: int) -> Iterator[tuple[str, Weights]]:
@@ -140,6 +140,7 @@ def is_torchscript(file: Path) -> bool:
 def write_weights(weights: Weights, target: Path) -> None:
     """Write a flat state dict over a file, in the format of its name; the old content may still be mapped."""
     beside = target.with_name(f"new-{target.name}")
+    weights = {name: one.contiguous() for name, one in weights.items()}
     if target.suffix.lower() == ".safetensors":
         from safetensors.torch import save_file
 
@@ -149,7 +150,7 @@ def write_weights(weights: Weights, target: Path) -> None:
         save_file({name: one.clone() if name in shared else one for name, one in weights.items()}, beside)
     else:
         with torch_file(beside) as file:
-            torch.save(dict(weights), file)
+            torch.save(weights, file)
     os.replace(beside, target)  # noqa: PTH105 - the old file may be mapped: it must not change
 
 
@@ -196,15 +197,16 @@ def _check_fit(model: str, expected: Mapping[str, torch.Tensor], found: FoundWei
         ),
     ]
     if problems:
-        lines = "\n  ".join(problems)
         raise PackagingError(
             f"{file.name}{found.key} does not hold the weights of {model} as built with neuron_lstm.model.args:"
-            f"\n  {lines}\nWrite the arguments that the trained model was built with under neuron_lstm.model.args: "
+            f"\n{listed(problems)}\n"
+            "Write the arguments that the trained model was built with under neuron_lstm.model.args: "
             f"`neuron-lstm init --model-file FILE --serialized-file {file.name} --longest N` finds them"
         )
 
 
 _SHOWN = 4
+_LONGEST_LINE = 300
 
 
 def check_finite(model: torch.nn.Module, source: str) -> None:
@@ -223,7 +225,7 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
     if found:
         raise PackagingError(
             f"{source}: {len(found)} of {len(tensors)} weights hold NaN or infinite numbers, so the outputs would hold "
-            f"them too:\n{_lines(found)}\nSave the weights of an earlier step of the training, in which "
+            f"them too:\n{listed(found, _SHOWN)}\nSave the weights of an earlier step of the training, in which "
             "all(torch.isfinite(w).all() for w in model.parameters()) is true"
         )
 
@@ -238,11 +240,19 @@ def _check_dtypes(expected: Mapping[str, torch.Tensor], given: Mapping[str, torc
     if found:
         raise PackagingError(
             f"{source}: {len(found)} of {len(given)} weights have another precision than the model's:\n"
-            f"{_lines(found)}\nSave them in the model's: torch.save(model.float().state_dict(), ...) for float32; or "
-            "convert the model in its constructor, as in self.double()"
+            f"{listed(found, _SHOWN)}\nSave them in the model's: torch.save(model.float().state_dict(), ...) for "
+            "float32; or convert the model in its constructor, as in self.double()"
         )
 
 
-def _lines(problems: Sequence[str]) -> str:
-    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-    return "\n".join(f"  {line}" for line in (*problems[:_SHOWN], *more))
+def listed(problems: Sequence[str], most: int = 100) -> str:
+    """Return a line for each of the first problems, short and safe to print: a file may have any names and shapes.
+
+    >>> print(listed(["a: [2]", "b: [3]", "c: [4]"], most=2))
+      a: [2]
+      b: [3]
+      and 1 more
+    """
+    more = [f"and {len(problems) - most} more"] if len(problems) > most else []
+    cut = ("".join(filter(str.isprintable, line[:_LONGEST_LINE])) for line in (*problems[:most], *more))
+    return "\n".join(f"  {line}" for line in cut)

@@ -25,6 +25,8 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _LARGEST_HEADER_BYTES = 100_000_000
+_MOST_DIMENSIONS = 64  # as torch's operators take
+_LONGEST_REASON = 300
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -38,8 +40,9 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         header, start = _header(data)
         _check_layout(header, len(data) - start)
         return {name: _tensor(data, start, entry) for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WeightsError(f"{path.name} is damaged, or no safetensors file: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:  # torch's own is a RuntimeError
+        reason = str(error).partition("\n")[0][:_LONGEST_REASON]
+        raise WeightsError(f"{path.name} is damaged, or no safetensors file: {reason}") from error
 
 
 def _header(data: mmap.mmap) -> tuple[dict[str, dict[str, Any]], int]:
@@ -66,8 +69,8 @@ def _check_layout(header: dict[str, dict[str, Any]], total: int) -> None:
 
 def _bytes(name: str, entry: dict[str, Any]) -> int:
     if entry["dtype"] not in _DTYPES:
-        raise ValueError(f"{name!r} has dtype {entry['dtype']}, known are {', '.join(_DTYPES)}")
-    if not all(type(size) is int and size >= 0 for size in entry["shape"]):
+        raise ValueError(f"{name!r} has dtype {entry['dtype']!r}, known are {', '.join(_DTYPES)}")
+    if len(entry["shape"]) > _MOST_DIMENSIONS or not all(type(size) is int and size >= 0 for size in entry["shape"]):
         raise ValueError(f"{name!r} has shape {entry['shape']}")
     numbers: int = math.prod(entry["shape"])
     return numbers * item_bytes(_DTYPES[entry["dtype"]])

@@ -127,17 +127,16 @@ def _own_weights(manifest: Manifest) -> str:
 def _read_new_weights(old: Path, new: Path) -> FoundWeights:
     from ...backends.refit import refit_mismatches
     from ...backends.weights import read_weights
-    from ..checkpoint import find_weights
+    from ..checkpoint import find_weights, listed
 
     known = read_weights(old)
     given = find_weights(new, known)
     found = refit_mismatches(known, given.weights)
     if found:
-        lines = "\n  ".join(found)
         raise PackagingError(
             f"{new.name}{given.key} cannot replace {old.name} in the archive, because its programs were compiled for "
             f"other weights. Save the same model's state dict, in the same precision; for another model, {_REBUILD}:\n"
-            f"  {lines}"
+            f"{listed(found)}"
         )
     return given
 

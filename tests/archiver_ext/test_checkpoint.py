@@ -201,6 +201,30 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     assert "linear.weight: the model has [2, 3], the file [2, 4]" in text
 
 
+def test_a_hostile_file_gets_a_short_and_printable_refusal(tmp_path: Path) -> None:
+    """Its tensors may share one number, and their copies would take all memory."""
+    content = {
+        "linear.weight": torch.zeros([1] * 2000),
+        "linear.bias": torch.zeros(1).expand(2**45),
+        **{f"\x1b[31m\n{'w' * 1000}{index}": torch.zeros(0) for index in range(150)},
+    }
+    torch.save(content, tmp_path / "weights.pt")
+    text = refusal(tmp_path / "weights.pt")
+    torch.save({"linear.weight": content["linear.weight"]}, tmp_path / "weights.pt")
+
+    assert "the file [1, 1, 1" in refusal(tmp_path / "weights.pt")
+    assert "and 52 more" in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) < 400
+
+
+def test_weights_with_strides_are_written_in_both_formats(tmp_path: Path) -> None:
+    strided = torch.arange(6.0).view(2, 3).t()
+    for name in ("w.pt", "w.safetensors"):
+        write_weights({"a": strided, "b": strided[:1]}, tmp_path / name)
+        assert torch.equal(read_weights(tmp_path / name)["a"], strided)
+
+
 @pytest.mark.parametrize(
     "save",
     [

@@ -111,6 +111,9 @@ def _safetensors(path: Path, header: Any, data: bytes) -> Path:
     return path
 
 
+VALID = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -127,14 +130,23 @@ def _safetensors(path: Path, header: Any, data: bytes) -> Path:
         {"w": {"dtype": "X9", "shape": [2], "data_offsets": [0, 8]}},
         {"w": {"dtype": "F32", "shape": [2], "data_offsets": [0]}},
         {"w": {"dtype": "F32", "shape": [2]}},
+        *(
+            {"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}, "v": VALID}
+            for shape in ([2**62, 2**62, 0], [0, 2**62, 2**62], [2**63, 0], [2**62] * 60_000 + [0])
+        ),  # too large, though empty
+        {"w": {"dtype": "F32", "shape": [2] + [1] * 2000, "data_offsets": [0, 8]}},
+        {"w": {"dtype": "F" * 100_000, "shape": [2], "data_offsets": [0, 8]}},
         {"w": 3},
         [1, 2],
         7,
     ],
 )
 def test_safetensors_with_a_false_table_is_refused(tmp_path: Path, header: Any) -> None:
-    with pytest.raises(WeightsError, match="damaged"):
+    with pytest.raises(WeightsError, match="damaged") as refused:
         read_weights(_safetensors(tmp_path / "w.safetensors", header, b"\0" * 8))
+
+    assert len(str(refused.value)) < 400
+    assert "\n" not in str(refused.value)
 
 
 def test_safetensors_with_an_odd_header_is_read(tmp_path: Path) -> None:
