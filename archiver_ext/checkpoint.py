@@ -180,6 +180,11 @@ def load_state_dict(
     if not found.is_whole_file:
         tell(found.describe(serialized_file))
     _check_dtypes(expected, found.weights, serialized_file.name)
+    flags = {name: one.view(torch.uint8) for name, one in found.weights.items() if one.dtype is torch.bool}
+    if odd := [name for name, one in flags.items() if bool((one > 1).any())]:
+        raise PackagingError(
+            f"{serialized_file.name} is damaged: a byte of bools is 0 or 1, there are others in:\n{listed(odd)}"
+        )
     model.load_state_dict(dict(found.weights))
     check_finite(model, source or serialized_file.name)
     return found

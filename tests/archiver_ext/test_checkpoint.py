@@ -201,6 +201,18 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     assert "linear.weight: the model has [2, 3], the file [2, 4]" in text
 
 
+@pytest.mark.parametrize("name", ["weights.pt", "weights.safetensors"])
+def test_bytes_that_are_no_bools_are_refused(tmp_path: Path, name: str) -> None:
+    """Engines read the bytes of a mask, each in its own way."""
+    model = nn.Module()
+    model.register_buffer("mask", torch.tensor([True, False]))
+    file = tmp_path / name
+    write_weights({"mask": torch.tensor([7, 0], dtype=torch.uint8).view(torch.bool)}, file)
+
+    with pytest.raises(PackagingError, match="a byte of bools is 0 or 1, there are others in:\n  mask"):
+        load_state_dict(model, file)
+
+
 def test_a_hostile_file_gets_a_short_and_printable_refusal(tmp_path: Path) -> None:
     """Its tensors may share one number, and their copies would take all memory."""
     content = {
