@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.autograd import forward_ad
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 
 from torchserve_neuron_lstm.backends.native.build import build
@@ -113,7 +114,12 @@ def replace_a_weight(layer: nn.RNNBase) -> None:
     layer.weight_hh_l0 = nn.Parameter(layer.weight_hh_l0 * 2)  # type: ignore[operator,arg-type]  # a parameter
 
 
-@pytest.mark.parametrize("change", [change_a_weight, replace_a_weight, nn.Module.double, nn.Module.train])
+def set_data(layer: nn.RNNBase) -> None:
+    weight: Any = layer.weight_hh_l0
+    weight.data = weight.data * 2
+
+
+@pytest.mark.parametrize("change", [change_a_weight, replace_a_weight, set_data, nn.Module.double, nn.Module.train])
 def test_a_changed_layer_is_left_to_torch(
     change: Callable[[Any], object], libraries: Path, computed: list[None]
 ) -> None:
@@ -156,6 +162,104 @@ def test_errors_are_those_of_torch(libraries: Path) -> None:
         with torch.no_grad(), pytest.raises((RuntimeError, ValueError)) as theirs:
             LAYERS["lstm"]()(torch.randn(shape))
         assert str(ours.value) == str(theirs.value)
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+STATES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "float64": torch.Tensor.double,
+    "float16": torch.Tensor.half,
+    "whole numbers": torch.Tensor.char,
+    "without elements": lambda h: h.to("meta"),
+    "sparse": torch.Tensor.to_sparse,
+    "of another batch": lambda h: h.expand(-1, 2, -1),
+    "of other units": lambda h: h[..., :1],
+    "with a bit for their sign": torch._neg_view,
+    "of a class of the user's": lambda h: h.as_subclass(Sub),
+}
+
+
+def outcome(layer: nn.RNNBase, *arguments: Any) -> Any:
+    """The outputs of a call, or its error."""
+    try:
+        with torch.no_grad():
+            return pytree.tree_leaves(layer(*arguments))
+    except Exception as error:  # noqa: BLE001 - whatever torch raises
+        return type(error), str(error)
+
+
+def assert_same_outcome(layer: nn.RNNBase, other: nn.RNNBase, *arguments: Any) -> None:
+    expected, found = outcome(layer, *arguments), outcome(other, *arguments)
+    if isinstance(expected, tuple):
+        assert found == expected
+    else:
+        assert list(map(type, found)) == list(map(type, expected))
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("name", ["lstm", "projection", "gru without biases", "tanh"])
+def test_states_of_another_kind_are_left_to_torch(name: str, kind: str, libraries: Path, computed: list[None]) -> None:
+    layer, other = pair(name, libraries)
+    x = torch.randn((1, 7, 3) if layer.batch_first else (7, 1, 3))
+    packed = pack_padded_sequence(x, torch.tensor([7]), layer.batch_first)
+    states = pytree.tree_map(STATES[kind], states_of(layer, 1))
+
+    assert_same_outcome(layer, other, x, states)
+    if kind == "of another batch":  # torch's own kernel reads beyond them
+        outcome(other, packed, states)
+    else:
+        assert_same_outcome(layer, other, packed, states)
+    if isinstance(layer, nn.LSTM):
+        assert_same_outcome(layer, other, x, (states_of(layer, 1)[0], states[1]))
+    assert not computed
+
+
+def test_states_with_nan_or_far_apart_in_memory_are_computed(libraries: Path, computed: list[None]) -> None:
+    layer, other = pair("bidirectional", libraries)
+    h, c = states_of(layer, 2)
+
+    assert_same_outcome(layer, other, torch.randn(2, 7, 3), [h * float("nan"), c])
+    assert_same_outcome(
+        layer, other, torch.randn(2, 7, 3), (h.mT.contiguous().mT, c[..., ::2].repeat(1, 1, 2)[..., :5])
+    )
+    assert_same_outcome(layer, other, torch.randn(2, 7, 3), (h[:, :1].expand(-1, 2, -1), c))
+    assert len(computed) == 3
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru without biases"])
+def test_calls_of_another_form_are_left_to_torch(name: str, libraries: Path, computed: list[None]) -> None:
+    layer, other = pair(name, libraries)
+    x = torch.randn((1, 7, 3) if layer.batch_first else (7, 1, 3))
+    h = torch.randn(layer.num_layers, 1, 5)
+    for states in ((h,), (h, h, h), torch.stack([h, h])):
+        assert_same_outcome(layer, other, x, states)
+    for sizes in ([2, 2], [1, 2], [0, 2]):
+        assert_same_outcome(layer, other, PackedSequence(torch.randn(2, 3), torch.tensor(sizes)))
+    assert_same_outcome(layer, other, PackedSequence(torch.randn(2, 3), torch.ones(2, dtype=torch.int32)))
+    assert_same_outcome(layer, other, torch._neg_view(x))
+    for own in (layer, other):
+        own.bidirectional = True
+    assert_same_outcome(layer, other, x)
+    assert not computed
+
+
+def test_transforms_of_torch_are_left_to_torch(libraries: Path, computed: list[None]) -> None:
+    layer, other = pair("gru without biases", libraries)
+    x = torch.randn(7, 1, 3)
+
+    def gradient(one: nn.RNNBase) -> Any:
+        with torch.no_grad(), forward_ad.dual_level():
+            found = forward_ad.unpack_dual(one(forward_ad.make_dual(x, torch.ones_like(x)))[0]).tangent
+        assert found is not None
+        return found
+
+    torch.testing.assert_close(gradient(other), gradient(layer), atol=1e-5, rtol=1e-5)
+    with pytest.raises(RuntimeError, match="Batching rule"), torch.no_grad():
+        torch.func.vmap(lambda row: other(row)[0])(x[None])
+    assert not computed
 
 
 def test_only_layers_of_torch_itself_in_float32_are_computed() -> None:
