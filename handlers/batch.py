@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from traceback import format_tb
 from typing import NamedTuple, TypeVar
 
 from ..bucketing.execute_chunks import ResumedState
@@ -37,14 +38,14 @@ BatchFunction = Callable[[Sequence[InputT]], tuple[list[ResultT], BatchStats]]
 
 
 def attempt(step: Callable[..., ResultT], *arguments: object) -> ResultT | RequestError:
-    """Return a step's result or refusal. An unexpected error is logged, without the request."""
+    """Return a step's result or refusal. An unexpected error is logged, without its text."""
     try:
         return step(*arguments)
     except RequestError as error:
         forget_causes(error)
         return error
-    except Exception:  # noqa: BLE001 - no error may reach the other requests of the batch
-        _log.exception("a request failed unexpectedly")
+    except Exception as error:  # noqa: BLE001 - no error may reach the other requests of the batch
+        _log.error("a request failed unexpectedly\n%s", _described(error))
         return internal(UNEXPECTED_ERROR)
 
 
@@ -88,8 +89,8 @@ def run_with_isolation(
     try:
         results, stats = run(inputs)
     except Exception as error:  # noqa: BLE001 - an engine may raise anything
-        _log.exception("%d sequences planned together failed", len(inputs))
         logged = {_described(error)}
+        _log.error("%d sequences planned together failed\n%s", len(inputs), *logged)
     else:
         return [*results], stats
     if len(inputs) == 1:
@@ -110,15 +111,19 @@ def _run_alone(
     try:
         (result,), stats = run([one])
     except Exception as error:  # noqa: BLE001 - an engine may raise anything
-        if _described(error) not in logged:
-            logged.add(_described(error))
-            _log.exception("a sequence of %d timesteps failed alone", length)
+        if (described := _described(error)) not in logged:
+            logged.add(described)
+            _log.error("a sequence of %d timesteps failed alone\n%s", length, described)
         return internal(UNEXPECTED_ERROR), BatchStats((length,))
     return result, stats
 
 
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _described(error: BaseException, causes: int = 8) -> str:
+    """Return the kinds and the lines of an error and its causes. Their texts may hold values of the request."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    before = f"{_described(cause, causes - 1)}\n\nled to\n" if cause is not None and causes else ""
+    lines = [] if error.__traceback__ is None else format_tb(error.__traceback__.tb_next)  # below this file
+    return "".join((before, *lines, type(error).__name__))
 
 
 def merge_stats(parts: Sequence[BatchStats]) -> BatchStats:

@@ -125,6 +125,38 @@ def test_a_cause_that_only_a_sequence_alone_has_is_logged(
     assert "a kernel failed" in caplog.text
 
 
+class Unprintable(ValueError):
+    def __str__(self) -> str:
+        raise self
+
+
+@dataclass
+class Quoting(Stairs):
+    """A model whose errors hold values of the request, and are each other's cause."""
+
+    kind: type[Exception] = ValueError
+
+    def run_plan(self, plan: Plan, sequences: Any, *others: Any, **named: Any) -> tuple[list[Tensors], Tensors]:
+        first, second = KeyError(sequences[0][0].tolist()), self.kind(f"the request holds {sequences}")
+        first.__cause__ = second
+        raise second from first
+
+
+@pytest.mark.parametrize("kind", [ValueError, Unprintable])
+def test_the_log_has_the_kinds_and_the_lines_of_errors_and_not_their_texts(
+    kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    told, _ = answered(Quoting(kind=kind), [item(98765), item(98765, 1)])
+
+    assert told == ["InternalError", "InternalError"]
+    assert "98765" not in caplog.text
+    assert "KeyError\n\nled to\n" in caplog.text
+    assert f"raise second from first\n{kind.__name__}" in "\n".join(
+        line.strip() for line in caplog.text.splitlines() if "^^" not in line
+    )
+    assert len(caplog.records) == 1
+
+
 @MODELS
 def test_a_sequence_that_is_alone_is_tried_once(make: type[ServedModel], caplog: pytest.LogCaptureFixture) -> None:
     model = make()

@@ -109,9 +109,8 @@ def test_an_error_of_a_codec_that_is_no_exception_stays_with_its_request(
     codec = custom(fail_at_one, lambda *_: "fine") if method == "decode" else custom(ids, fail_at_one)
 
     assert [response.status for response in ask(codec, b"\1", b"\2")] == [500, 200]
-    ends = kind is SystemExit
-    assert ("the codec called sys.exit()" if ends else f"the codec raised {kind.__name__}") in caplog.text
-    assert ends or "index out of bounds" in caplog.text
+    assert kind.__name__ in caplog.text
+    assert "in fail_at_one" in caplog.text
 
 
 def test_an_interrupt_ends_the_worker() -> None:
