@@ -6,7 +6,7 @@ once; after each request, what differs is put back. So every request is answered
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import is_, itemgetter
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -23,17 +23,17 @@ class KeptState:
     def __init__(
         self,
         model: torch.nn.Module,
-        files: Iterable[ModuleType],
+        modules: Sequence[ModuleType],
         weights: Mapping[str, torch.Tensor],
         rewritten: Iterable[str] = (),
+        changed: dict[str, None] | None = None,
     ) -> None:
         """Note the state. `weights` are not copied: they hold the model's parameters and persistent buffers.
 
         `rewritten` are names of tensors that are put back after every request.
         """
-        self.changed: dict[str, None] = {}
+        self.changed = {} if changed is None else changed
         """Names of what any request has changed, in the order in which it was noticed."""
-        modules = list(files)
         originals = {
             id(tensor): weights[name]
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -49,6 +49,7 @@ class KeptState:
         tensors = [place for place in walk.places if isinstance(place, TensorPlace)]
         self._counted, self._compared = ([p for p in tensors if p.counted is counted] for counted in (True, False))
         self._tensors = [place.tensor for place in self._counted]
+        self._plain = [place.tensor for place in tensors if place.is_plain]
         self._now, self._before = [p.tensor for p in self._compared], [p.original for p in self._compared]
         classes = [place for place in walk.places if isinstance(place, TypePlace)]
         self._typed, self._types = [place.value for place in classes], [place.own for place in classes]
@@ -69,6 +70,7 @@ class KeptState:
     def _note(self) -> None:
         """Note what `_is_changed` compares."""
         self._versions = list(map(version_of, self._tensors))
+        self._addresses = list(map(torch.Tensor.data_ptr, self._plain))
         self._sizes = list(map(len, self._filled))
         self._objects = self._all_objects()
 
@@ -89,6 +91,7 @@ class KeptState:
         try:
             return (
                 list(map(version_of, self._tensors)) != self._versions
+                or list(map(torch.Tensor.data_ptr, self._plain)) != self._addresses
                 or any(self._empty)
                 or list(map(len, self._filled)) != self._sizes
                 or not all(map(is_, self._all_objects(), self._objects))
@@ -96,19 +99,22 @@ class KeptState:
                 or (not all(map(torch.equal, self._now, self._before)) and any(p.differs() for p in self._compared))
                 or any(place.is_changed() for place in self._others)
             )
-        except KeyError:  # an attribute was replaced by another one
+        except Exception:  # noqa: BLE001 - an attribute was replaced, or a tensor's dtype; or a user's object fails
             return True
 
-    def restore(self) -> None:
-        """Put back what a request has changed."""
-        for place in self._always:
-            place.restore()
-        if not self._always and not self._is_changed():
-            return
-        for place in [place for place in self._places if place.is_changed()]:
-            self.changed.update(dict.fromkeys(place.changed()))
-            place.restore()
-        self._note()
+    def restore(self) -> bool:
+        """Put back what a request has changed; returns whether all of it could be."""
+        try:
+            for place in self._always:
+                place.restore()
+            if self._always or self._is_changed():
+                for place in [place for place in self._places if place.is_changed()]:
+                    self.changed.update(dict.fromkeys(place.changed()))
+                    place.restore()
+                self._note()
+        except Exception:  # noqa: BLE001 - the code of the user's objects, or memory that is in use elsewhere
+            return False
+        return True
 
     def unnoticed(self) -> list[str]:
         """Return the names of tensors whose elements differ, although nothing shows that they were written.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from types import MemberDescriptorType
 from typing import Any
 
 import torch
@@ -17,6 +16,8 @@ from torch.utils import _pytree as pytree
 
 _LARGEST_ARRAY = 1 << 20
 """Bytes of a numpy array that is compared after each request."""
+_LARGEST_TENSOR = 1 << 14
+"""Elements of a tensor, no parameter, that is."""
 
 UNSET = object()
 
@@ -51,25 +52,34 @@ class Place:
 
 
 class TensorPlace(Place):
-    """A tensor. torch counts the calls that write into it, but for inference mode and kernels of running statistics."""
+    """A tensor. torch counts the calls that write into it, but for some kernels, inference mode, `.data` and numpy.
 
-    def __init__(self, name: str, tensor: torch.Tensor, original: torch.Tensor | None, *, counted: bool) -> None:
-        self.tensor, self.counted = tensor, counted
+    So small tensors are compared, and of the others their address.
+    """
+
+    def __init__(self, name: str, tensor: torch.Tensor, original: torch.Tensor | None, *, uncounted: bool) -> None:
+        self.tensor = tensor
+        self.is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+        is_small = tensor.numel() <= _LARGEST_TENSOR and tensor.device.type == "cpu" and not tensor.is_quantized
+        is_compared = self.is_plain and is_small and type(tensor) is torch.Tensor
+        self.counted = not (tensor.is_inference() or uncounted or is_compared)
         self.original = tensor.detach().clone() if original is None else original
-        super().__init__(name, partial(version_of, tensor) if counted else self.differs, self._put_elements)
+        self._memory = tensor.detach()
+        super().__init__(name, self._look_at, self._put_elements)
+
+    def _look_at(self) -> tuple[int, int]:
+        changes = version_of(self.tensor) if self.counted else int(self.differs())
+        return changes, self.tensor.data_ptr() if self.is_plain else 0
 
     def _put_elements(self) -> None:
         with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
-            if self.tensor.layout == torch.strided and self.tensor.shape != self.original.shape:
-                self.tensor.resize_(self.original.shape)
+            if self.is_plain:
+                self.tensor.data = self._memory  # its own memory and shape, if another one's was set
             self.tensor.copy_(self.original)
 
     def differs(self) -> bool:
         """Whether an element is not what it was."""
-        if self.tensor.layout != torch.strided or self.tensor.is_quantized:
-            return False
-        now, before = self.tensor.detach(), self.original
-        return now.shape != before.shape or not torch.equal(bits_of(now), bits_of(before))
+        return not (self.tensor.is_quantized or _equal(self.tensor.detach(), self.original))
 
 
 class TypePlace(Place):
@@ -91,7 +101,7 @@ class HolderPlace(Place):
 class MappingPlace(HolderPlace):
     """A dict, or the attributes of an object: the keys, and the objects that are their values."""
 
-    def __init__(self, name: str, mapping: dict[Any, Any]) -> None:
+    def __init__(self, name: str, mapping: Any) -> None:
         self._before = dict(mapping)
         super().__init__(name, mapping, lambda: chain(mapping, mapping.values()), self._put_entries)
 
@@ -107,9 +117,9 @@ class MappingPlace(HolderPlace):
 
 
 class SlotPlace(Place):
-    """A slot of an object, which can be unset. A class can have made it read-only, or hidden it."""
+    """A slot of an object, or a variable around a function: it can be unset. A class can have made it read-only."""
 
-    def __init__(self, name: str, value: Any, slot: MemberDescriptorType) -> None:
+    def __init__(self, name: str, value: Any, slot: Any) -> None:
         self._value, self._slot, self.before = value, slot, _held(slot, value)
         super().__init__(name, lambda: id(_held(slot, value)), self._put_object)
 
@@ -120,10 +130,10 @@ class SlotPlace(Place):
             self._slot.__delete__(self._value)
 
 
-def _held(slot: MemberDescriptorType, value: Any) -> Any:
+def _held(slot: Any, value: Any) -> Any:
     try:
         return slot.__get__(value)
-    except AttributeError:
+    except (AttributeError, ValueError):
         return UNSET
 
 
@@ -156,45 +166,47 @@ def _equal(one: Any, other: Any) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits_of(one), bits_of(other))
 
 
-class ClassPlace(HolderPlace):
+class ClassPlace(MappingPlace):
     """A class of the user's files, whose attributes can be set."""
 
     def __init__(self, name: str, cls: type) -> None:
-        self._class, self._before = cls, without_dunder(vars(cls))
-        super().__init__(name, vars(cls), lambda: without_dunder(vars(cls)).values(), self._put_attributes)
+        self._class = cls
+        super().__init__(name, vars(cls))
 
-    def _put_attributes(self) -> None:
-        for key in without_dunder(self.holder).keys() - self._before.keys():
-            delattr(self._class, key)
+    def _put_entries(self) -> None:
+        for key in self.holder.keys() - self._before.keys():
+            type.__delattr__(self._class, key)
         for key, value in self._before.items():
             if self.holder.get(key, self) is not value:
-                setattr(self._class, key, value)
-
-
-def without_dunder(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that Python did not make."""
-    return {name: value for name, value in values.items() if not (name.startswith("__") and name.endswith("__"))}
+                type.__setattr__(self._class, key, value)
 
 
 def array_place(name: str, value: Any) -> Place | None:
     """Return the place of an array of Python, or of a numpy array that is not too large; None for another object."""
-    if isinstance(value, array):
-        numbers = value[:]
-        return Place(name, value.tobytes, lambda: value.__setitem__(slice(None), numbers))
+    if isinstance(value, (array, bytearray)):
+        numbers: Any = value[:]
+        return Place(name, partial(bytes, value), lambda: value.__setitem__(slice(None), numbers))
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray) or value.nbytes > _LARGEST_ARRAY:
         return None
-    if not value.flags.writeable:
-        return None
-    before = value.copy()
-    return Place(name, value.tobytes, lambda: value.__setitem__(..., before))
+    before, is_writeable = value.copy(), value.flags.writeable
+
+    def put() -> None:
+        value.flags.writeable = True
+        if value.dtype != before.dtype:
+            value.dtype = before.dtype
+        if value.shape != before.shape:
+            value.resize(before.shape, refcheck=False)
+        value[...] = before
+        value.flags.writeable = is_writeable
+
+    return Place(name, lambda: (value.flags.writeable, value.dtype, value.shape, value.tobytes()), put)
 
 
 def generator_place(name: str, value: Any) -> Place | None:
     """Return the place of a generator of random numbers of torch, Python or numpy; None for another object."""
     if isinstance(value, torch.Generator):
-        state = value.get_state()
-        return Place(name, lambda: value.get_state().tolist(), lambda: value.set_state(state))
+        return Place(name, lambda: value.get_state().tolist(), partial(value.set_state, value.get_state()))
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return Place(name, value.getstate, partial(value.setstate, value.getstate()))
     if type(value).__module__.startswith("numpy.random") or type(value).__module__ == "mtrand":

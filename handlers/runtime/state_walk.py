@@ -6,11 +6,11 @@ import re
 from argparse import Namespace
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import _lru_cache_wrapper, partial, partialmethod
 from itertools import chain
 from types import (
     BuiltinMethodType,
+    CellType,
     FunctionType,
     MappingProxyType,
     MemberDescriptorType,
@@ -36,7 +36,6 @@ from .state_places import (
     TypePlace,
     array_place,
     generator_place,
-    without_dunder,
 )
 
 OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
@@ -87,6 +86,9 @@ class StateWalk:
             found += [*note(self, name, value), *self._attributes(name, value)]
         elif (place := generator_place(name, value) or array_place(name, value)) is not None:
             self.places.append(place)
+            found += self._attributes(name, value)
+            if getattr(getattr(value, "dtype", None), "hasobject", False):
+                found += self._constant(name, value.ravel().tolist())
         elif is_own or isinstance(value, _OF_PYTHON):
             found += self._mapping(name, getattr(value, "__dict__", {}))
         if is_own:
@@ -113,8 +115,8 @@ class StateWalk:
             return ()  # a view of fewer elements: nothing can be written into it
         if tensor.is_inference() and not is_strided:
             return ()
-        counted = not (tensor.is_inference() or (is_strided and name.endswith(_UNCOUNTED)))
-        self.places.append(TensorPlace(name, tensor, self._originals.get(id(tensor)), counted=counted))
+        original, uncounted = self._originals.get(id(tensor)), is_strided and name.endswith(_UNCOUNTED)
+        self.places.append(TensorPlace(name, tensor, original, uncounted=uncounted))
         return ()
 
     def _script(self, name: str, module: torch.jit.ScriptModule) -> Iterable[_Named]:
@@ -143,7 +145,7 @@ class StateWalk:
         if module.__name__ not in self._own:
             return ()
         self.places.append(MappingPlace(name, vars(module)))
-        return self._entries(name, without_dunder(vars(module)))
+        return self._entries(name, {key: value for key, value in vars(module).items() if key != "__builtins__"})
 
     def _mapping(self, name: str, mapping: dict[Any, Any]) -> Iterable[_Named]:
         self.places.append(MappingPlace(name, mapping))
@@ -171,7 +173,7 @@ class StateWalk:
         if cls.__module__ not in self._own:
             return ()
         self.places.append(ClassPlace(name, cls))
-        return self._entries(name, without_dunder(vars(cls)))
+        return [*self._entries(name, vars(cls)), *((base.__name__, base) for base in cls.__bases__)]
 
     def _method(self, name: str, method: Any) -> Iterable[_Named]:
         # The generators of the process are behind `random.choice` and its like. They are not the model's.
@@ -190,11 +192,13 @@ class StateWalk:
             return
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         yield from [(f"a default value of {name}", default) for default in defaults]
-        if vars(function):
-            yield from self._mapping(name, vars(function))
-        for cell in function.__closure__ or ():
-            with suppress(ValueError):  # not yet set
-                yield f"a variable around {name}", cell.cell_contents
+        yield from self._mapping(name, vars(function))
+        yield from [(f"a variable around {name}", cell) for cell in function.__closure__ or ()]
+
+    def _cell(self, name: str, cell: CellType) -> Iterable[_Named]:
+        place = SlotPlace(name, cell, CellType.cell_contents)
+        self.places.append(place)
+        return () if place.before is UNSET else [(name, place.before)]
 
     _NOTES: tuple[tuple[Any, Callable[[Any, str, Any], Iterable[_Named]]], ...] = (
         (torch.Tensor, _tensor),
@@ -202,11 +206,13 @@ class StateWalk:
         (torch.nn.Module, _torch_module),
         (ModuleType, _file),
         (dict, _mapping),
-        ((list, deque, bytearray), _items),
+        ((list, deque), _items),
         (set, _set),
         ((tuple, frozenset), _constant),
         (type, _class),
         (FunctionType, _function),
+        (CellType, _cell),
+        (memoryview, lambda _, name, view: [(name, view.obj)]),
         ((staticmethod, classmethod, MethodType, BuiltinMethodType), _method),
         ((partial, partialmethod), lambda _, name, call: [(name, call.func), (name, call.args), (name, call.keywords)]),
         (property, lambda _, name, value: [(name, value.fget), (name, value.fset), (name, value.fdel)]),

@@ -86,6 +86,68 @@ class Words(list):
 def defaulted(x, cache=[]):
     cache.append(x)
     return len(cache)
+
+
+__found__ = []
+
+
+def counter():
+    count = 0
+
+    def add():
+        nonlocal count
+        count += 1
+        return count
+
+    return add
+
+
+def base():
+    class Base:
+        found = []
+
+    return Base
+
+
+class Callable(base()):
+    def __call__(self, found=[]):
+        return found
+
+
+class Meta(type):
+    def __setattr__(cls, name, value):
+        raise AttributeError(name)
+
+
+class Sealed(metaclass=Meta):
+    total = 0
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+
+class FrozenDict(dict):
+    def refuse(self, *_):
+        raise TypeError
+
+    clear = update = __setitem__ = refuse
+
+
+class FrozenList(list):
+    def clear(self):
+        raise TypeError
+
+
+class FrozenSet(set):
+    def clear(self):
+        raise TypeError
+
+
+class Seeded(random.Random):
+    pass
+
+
+add = counter()
 """
 
 
@@ -125,6 +187,19 @@ class Model(nn.Module):
         self.system = random.SystemRandom()  # has no state
         self.expanded = torch.zeros(2, 1).expand(2, 3)
         self.script = torch.jit.script(Counting())
+        self.large = torch.zeros(40_000)
+        self.floats = np.zeros(4, np.float32)
+        self.fixed = np.zeros(4, np.float32)
+        self.fixed.setflags(write=False)
+        self.lists = np.empty(1, object)
+        self.lists[0] = []
+        self.records = np.array([(1, [])], [("n", int), ("found", object)])
+        self.records.setflags(write=False)
+        self.recarray = np.recarray((2,), [("n", int)])
+        self.view = memoryview(bytearray(2))
+        self.callable, self.sealed = file.Callable(), file.Sealed()
+        self.frozen_dict, self.frozen_list = file.FrozenDict(a=1), file.FrozenList([1])
+        self.frozen_set, self.seeded = file.FrozenSet([1]), file.Seeded(1)
         with torch.inference_mode():
             self.constant = torch.zeros(2)
 
@@ -160,6 +235,25 @@ class Counting(nn.Module):
 def set_constant(model: Model) -> None:
     with torch.inference_mode():
         model.constant.add_(1)
+
+
+def write(tensor: torch.Tensor) -> None:
+    tensor.detach().numpy()[:] = 5
+
+
+def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    tensor.data = value
+
+
+def share(model: Model) -> None:
+    with torch.no_grad():
+        model.large.set_(model.plain.untyped_storage())
+
+
+def set_flag(array: Any) -> None:
+    array.flags.writeable = not array.flags.writeable
+    if array.flags.writeable:
+        array[:] = 5
 
 
 def replace_key(model: Model) -> None:
@@ -228,6 +322,44 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "global dict": (lambda m: m.file.SEEN.update(a=1), lambda m: m.file.SEEN),
     "global namespace": (lambda m: setattr(m.file.SETTINGS, "scale", 2), lambda m: m.file.SETTINGS),
     "default value": (lambda m: m.file.defaulted(1), lambda m: len(m.file.defaulted.__defaults__[0])),
+    "attribute of a function": (lambda m: setattr(m.file.defaulted, "n", 1), lambda m: vars(m.file.defaulted)),
+    "attribute of a method": (lambda m: setattr(m.file.Counter.add, "n", 1), lambda m: vars(m.file.Counter.add)),
+    "attribute of a cache": (lambda m: setattr(m.file.cached, "n", 1), lambda m: vars(m.file.cached).keys()),
+    "variable of an enclosing function": (lambda m: m.file.add(), lambda m: m.file.add.__closure__[0].cell_contents),
+    "special attribute of a class": (
+        lambda m: setattr(m.file.Counter, "__n__", 1),
+        lambda m: hasattr(m.file.Counter, "__n__"),
+    ),
+    "special method": (lambda m: setattr(m.file.Callable, "__call__", print), lambda m: m.callable()),
+    "default value of a special method": (lambda m: m.callable().append(1), lambda m: m.callable()),
+    "base class made by a function": (lambda m: m.callable.found.append(1), lambda m: m.callable.found),
+    "special global": (lambda m: vars(m.file)["__found__"].append(1), lambda m: vars(m.file)["__found__"]),
+    "sealed class": (lambda m: type.__setattr__(m.file.Sealed, "total", 1), lambda m: m.file.Sealed.total),
+    "class of a sealed object": (
+        lambda m: object.__setattr__(m.sealed, "__class__", Other),
+        lambda m: type(m.sealed).__name__,
+    ),
+    "attribute of a generator": (lambda m: setattr(m.seeded, "n", 1), lambda m: vars(m.seeded)),
+    "list in an array": (lambda m: m.lists[0].append(1), lambda m: m.lists),
+    "list in an array's record": (lambda m: m.records["found"][0].append(1), lambda m: m.records),
+    "attribute of an array": (lambda m: setattr(m.recarray, "extra", 1), lambda m: sorted(vars(m.recarray))),
+    "size of an array": (lambda m: m.floats.resize(9, refcheck=False), lambda m: m.floats),
+    "shape of an array": (lambda m: setattr(m.floats, "shape", (2, 2)), lambda m: m.floats),
+    "type of an array": (lambda m: setattr(m.floats, "dtype", np.dtype("int16")), lambda m: m.floats),
+    "array that becomes read-only": (lambda m: set_flag(m.floats), lambda m: (m.floats, m.floats.flags)),
+    "array that was read-only": (lambda m: set_flag(m.fixed), lambda m: (m.fixed, m.fixed.flags)),
+    "memory of a view": (lambda m: m.view.__setitem__(0, 1), lambda m: m.view[0]),
+    "buffer through numpy": (lambda m: write(m.seen), lambda m: m.seen.tolist()),
+    "buffer through its storage": (
+        lambda m: m.seen.untyped_storage().copy_(torch.ones(2).untyped_storage()),
+        lambda m: m.seen.tolist(),
+    ),
+    "buffer through data": (lambda m: m.seen.data.add_(1), lambda m: m.seen.tolist()),
+    "data of a tensor": (lambda m: set_data(m.seen, torch.ones(3)), lambda m: m.seen.tolist()),
+    "type of a tensor": (lambda m: set_data(m.seen, torch.ones(2).double()), lambda m: m.seen),
+    "data of a parameter": (lambda m: set_data(m.frozen, torch.full((2,), 9.0)), lambda m: m.frozen.tolist()),
+    "memory of another tensor": (share, lambda m: (m.large.shape, m.large.sum(), m.plain)),
+    "swapped tensors": (lambda m: torch.utils.swap_tensors(m.plain, m.large), lambda m: (m.plain, m.large.shape)),
     "generator of torch": (lambda m: torch.rand(1, generator=m.generator), lambda m: m.generator.get_state().tolist()),
     "generator of Python": (lambda m: m.python.random(), lambda m: m.python.getstate()),
 }
@@ -249,6 +381,39 @@ def test_a_change_is_noticed_and_put_back(name: str) -> None:
         assert str(read(model)) == before
     assert len(state.changed) >= 1
     assert state.unnoticed() == []
+
+
+def compares(model: Model) -> None:
+    class Incomparable:
+        def __hash__(self) -> int:
+            return hash("a")
+
+        def __eq__(self, other: object) -> bool:
+            raise ValueError
+
+    model.names.clear()
+    model.names.add(Incomparable())  # type: ignore[arg-type]  # a user's mistake
+
+
+LOST: dict[str, Callable[[Model], object]] = {
+    "frozen dict": lambda m: dict.update(m.frozen_dict, b=1),
+    "frozen list": lambda m: m.frozen_list.append(2),
+    "frozen set": lambda m: m.frozen_set.add(2),
+    "object that cannot be compared": compares,
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_cannot_be_put_back_is_told(name: str) -> None:
+    file = user_file()
+    model = Model(file)
+    state = KeptState(model, [file], {})
+    assert state.restore()
+
+    LOST[name](model)
+
+    assert not state.restore()
+    assert not state.restore()
 
 
 def test_nothing_is_changed_where_nothing_was() -> None:
