@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Optional
 
 import torch
@@ -21,11 +22,12 @@ from ...config.json_codec import REPACKAGE
 from ...config.own_model import MaskForm, OwnModel
 from .constructor_arguments import as_argument
 from .kept_state import KeptState
-from .user_code import end_error, is_interrupt, user_modules
+from .user_code import end_error, imported_anew, is_interrupt, modules_of, user_modules
 
 Tensors = tuple[torch.Tensor, ...]
 Answer = Callable[[Sequence[torch.Tensor], int], Tensors]
 """A function of the tensors of a request and its timesteps."""
+Made = tuple[torch.nn.Module, KeptState, torch.dtype]
 _TURN = threading.RLock()
 """Held while the user's code runs."""
 
@@ -44,6 +46,11 @@ class OwnProgram:
         self.model, self.state = model, state
         self.default_dtype = torch.get_default_dtype()
         """That of torch in calls."""
+        self.made: Callable[[], Made] = lambda: (self.model, self.state, self.default_dtype)
+        """A function that makes the model, its state and its default dtype, as at load."""
+        self.imported: Callable[[set[str]], bool] = lambda known: False
+        """A function that says whether modules of the archive were imported that are not known."""
+        self._is_whole, self._known = True, set(sys.modules)
         self._importing = importing
         self._makers = tuple(argument_makers(description).items())
         self._batch_dims = [spec.batch_dim for spec in inputs]
@@ -64,6 +71,10 @@ class OwnProgram:
         """
         lengths = [length] * rows
         with torch.no_grad(), self._importing(), _TURN:
+            if not self._is_whole:
+                self.model, self.state, self.default_dtype = self.made()
+            if len(sys.modules) != len(self._known):
+                self._known = set(sys.modules)
             before = torch.get_default_dtype()
             try:
                 if before is not self.default_dtype:
@@ -84,7 +95,9 @@ class OwnProgram:
             finally:
                 if torch.get_default_dtype() is not before:
                     torch.set_default_dtype(before)
-                self.state.restore()
+                self._is_whole = self.state.restore()
+                if len(sys.modules) != len(self._known) and self.imported(self._known):
+                    self._is_whole = False  # their state at import is not known
 
     def answering(self, specs: Sequence[TensorSpec]) -> Answer:
         """Return a function that answers one request with outputs of these layouts.
@@ -149,17 +162,29 @@ def load_own_model(
 
     Raises `RuntimeError`: it cannot be made here; with the cause.
     """
-    with importing(), default_dtype(torch.get_default_dtype()):
-        files = [] if description.module is None else user_modules(description.module, directory)
-        model = _model_of(getattr(files[0], description.name) if files else None, description, directory, weights)
-        own_dtype = torch.get_default_dtype()
-    if description.recurrences is not None:
-        from .native_layers import use_native_layers  # only archives with such layers carry the files for it
+    files: list[ModuleType] = []
+    changed: dict[str, None] = {}
 
-        use_native_layers(model, directory / description.recurrences, threads)
-    state = KeptState(model, files, weights, description.rewritten)
+    def made() -> Made:
+        with importing(), default_dtype(torch.get_default_dtype()):
+            files[:] = imported_anew(files)
+            if not files and description.module is not None:
+                files.extend(user_modules(description.module, directory))
+            model = _model_of(getattr(files[0], description.name) if files else None, description, directory, weights)
+            own_dtype = torch.get_default_dtype()
+        if description.recurrences is not None:
+            from .native_layers import use_native_layers  # only archives with such layers carry the files for it
+
+            use_native_layers(model, directory / description.recurrences, threads)
+        return model, KeptState(model, files, weights, description.rewritten, changed), own_dtype
+
+    def imported(known: set[str]) -> bool:
+        files.extend(new := modules_of(directory, known))
+        return bool(new)
+
+    model, state, own_dtype = made()
     program = OwnProgram(model, description, inputs, state, importing if description.imports_late else nullcontext)
-    program.default_dtype = own_dtype
+    program.default_dtype, program.made, program.imported = own_dtype, made, imported
     return program
 
 

@@ -14,7 +14,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -42,17 +42,27 @@ def user_modules(name: str, directory: Path) -> list[ModuleType]:
     return [module, *(other for other in modules_of(directory) if other is not module)]
 
 
-def modules_of(directory: Path) -> list[ModuleType]:
-    """Return the imported modules whose files are in a directory, without those of this package."""
+def modules_of(directory: Path, known: Collection[str] = ()) -> list[ModuleType]:
+    """Return the imported modules of files in a directory, without this package, the entry file and the known names."""
     root = str(directory.resolve())
-    own = __name__.partition(".")[0]
     return [
         module
         for name, module in list(sys.modules.items())
-        if name.partition(".")[0] != own
+        if name not in known
+        and name.partition(".")[0] not in (__name__.partition(".")[0], "neuron_lstm")
         and os.path.isabs(file := str(getattr(module, "__file__", None)))  # noqa: PTH117 - torch.ops has a relative one
         and str(Path(file).resolve()).startswith(f"{root}{os.sep}")
     ]
+
+
+def imported_anew(modules: Iterable[ModuleType]) -> list[ModuleType]:
+    """Import modules as if for the first time; if one of them cannot be imported twice, return all as they are."""
+    before = {module.__name__: sys.modules.pop(module.__name__, module) for module in modules}
+    try:
+        return [importlib.import_module(name) for name in before]
+    except Exception:  # noqa: BLE001 - the user's code
+        sys.modules.update(before)
+        return [*before.values()]
 
 
 def import_reference(reference: str, directory: Path) -> Any:
