@@ -1,0 +1,236 @@
+"""A model whose state is of every kind that a request can change, and the file of its user."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict, UserDict, deque
+from functools import partial
+from types import MappingProxyType, ModuleType
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch import nn
+
+FILE = """
+import argparse
+import functools
+import random
+import types
+import torch
+from torch import nn
+
+COUNT = 0
+SEEN = {}
+States = tuple[torch.Tensor, torch.Tensor]  # a type with the attributes of `tuple`
+SETTINGS = types.SimpleNamespace(scale=1)
+OPTIONS = argparse.Namespace(scale=1)
+
+
+class Slotted:
+    __slots__ = ("most", "least")
+
+
+class Slots(list):
+    __slots__ = ("most",)
+
+
+class Frozen:
+    __slots__ = ("a",)
+
+    def __init__(self, a):
+        object.__setattr__(self, "a", a)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+
+class Number(float):
+    @property
+    def seen(self, seen=[]):
+        return seen
+
+
+class Layer(nn.Module):
+    __slots__ = ("most",)
+
+    def forward(self, x):
+        return x
+
+
+@functools.lru_cache
+def cached(x):
+    return [x]
+
+
+__seen = []
+
+
+class Counter:
+    total = 0
+
+    def __init__(self):
+        self.value = 0
+
+    def add(self):
+        self.value += 1
+
+
+class Words(list):
+    pass
+
+
+def defaulted(x, cache=[]):
+    cache.append(x)
+    return len(cache)
+
+
+__found__ = []
+
+
+def counter():
+    count = 0
+
+    def add():
+        nonlocal count
+        count += 1
+        return count
+
+    return add
+
+
+def base():
+    class Base:
+        found = []
+
+    return Base
+
+
+class Callable(base()):
+    def __call__(self, found=[]):
+        return found
+
+
+class Meta(type):
+    def __setattr__(cls, name, value):
+        raise AttributeError(name)
+
+
+class Sealed(metaclass=Meta):
+    total = 0
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+
+class FrozenDict(dict):
+    def refuse(self, *_):
+        raise TypeError
+
+    clear = update = __setitem__ = refuse
+
+
+class FrozenList(list):
+    def clear(self):
+        raise TypeError
+
+
+class FrozenSet(set):
+    def clear(self):
+        raise TypeError
+
+
+class Seeded(random.Random):
+    pass
+
+
+add = counter()
+"""
+
+
+def user_file() -> ModuleType:
+    module = ModuleType("user_file")
+    exec(FILE, module.__dict__)
+    return module
+
+
+class Model(nn.Module):
+    seen: torch.Tensor
+
+    def __init__(self, file: ModuleType) -> None:
+        super().__init__()
+        self.file: Any = file
+        self.layer = nn.Linear(2, 2)
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(2))
+        self.plain = torch.zeros(3)
+        self.attribute: Any = None
+        self.items: list[Any] = [1]
+        self.nested: dict[str, Any] = {"inner": {"list": deque([1, 2])}}
+        self.ordered: OrderedDict[str, int] = OrderedDict(a=1)
+        self.names = {"a"}
+        self.counter = file.Counter()
+        self.slotted = file.Slotted()
+        self.slotted.most = [1.0]
+        self.generator = torch.Generator().manual_seed(1)
+        self.python = random.Random(1)
+        self.add = file.Counter().add  # a method, whose object is held by nothing else
+        self.put: Any = {}.update
+        self.partial = partial(file.defaulted, 1, [])
+        self.words = file.Words("a")
+        self.counters = {file.Counter()}
+        self.user = UserDict(a=1)
+        self.norm = nn.BatchNorm1d(2).eval()
+        self.slots, self.part, self.number = file.Slots(), file.Layer(), file.Number(1)
+        self.keys = {file.Counter(): 1}
+        self.proxy = MappingProxyType({"a": [1]})
+        self.numpy = np.random.RandomState(1)
+        self.frozen_object = file.Frozen(1)
+        self.weak: WeakSet[Any] = WeakSet()
+        self.system = random.SystemRandom()  # has no state
+        self.expanded = torch.zeros(2, 1).expand(2, 3)
+        self.script = torch.jit.script(Counting())
+        self.large = torch.zeros(40_000)
+        self.floats = np.zeros(4, np.float32)
+        self.fixed = np.zeros(4, np.float32)
+        self.fixed.setflags(write=False)
+        self.lists = np.empty(1, object)
+        self.lists[0] = []
+        self.records = np.array([(1, [])], [("n", int), ("found", object)])
+        self.records.setflags(write=False)
+        self.recarray = np.recarray((2,), [("n", int)])
+        self.view = memoryview(bytearray(2))
+        self.callable, self.sealed = file.Callable(), file.Sealed()
+        self.frozen_dict, self.frozen_list = file.FrozenDict(a=1), file.FrozenList([1])
+        self.frozen_set, self.seeded = file.FrozenSet([1]), file.Seeded(1)
+        with torch.inference_mode():
+            self.constant = torch.zeros(2)
+
+
+class Child(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Any = torch.jit.Attribute(0, int)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Any = torch.jit.Attribute(0, int)
+        self.sums: Any = torch.jit.Attribute([0.5], list[float])
+
+        self.keys: Any = torch.jit.Attribute({0: 1}, dict[int, int])
+        self.last: Any = torch.jit.Attribute(torch.zeros(2), torch.Tensor | None)
+        self.child = Child()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        self.sums.append(float(x.sum()))
+        self.keys = {self.count: 1}
+        self.last = x
+        self.child.count += 1
+        return x
