@@ -30,7 +30,7 @@ from .model_attributes import replaced, replaced_each, restored_attributes, with
 def bind_arguments(
     config: NeuronLstmBlock,
     tensors: Sequence[torch.Tensor],
-    lengths: torch.Tensor | None,
+    lengths: torch.Tensor,
     make_mask: Callable[[MaskConfig, torch.Tensor, Any], torch.Tensor] = mask_of_lengths,
 ) -> dict[str, Any]:
     """Build the keyword arguments of one call of the user's forward().
@@ -38,26 +38,18 @@ def bind_arguments(
     An input named `state.0` is the first element of a tuple argument `state`; lengths may be an element too.
     """
     named: dict[str, Any] = dict(zip(config.arguments, tensors, strict=True))
-    if lengths is not None:
-        named.update(_packed(config, named, lengths))
-    if config.lengths is not None and lengths is not None:
+    for name, entry in zip(config.arguments, config.inputs.values(), strict=True):
+        if entry.packed:
+            named[name] = pack_padded_sequence(named[name], lengths, entry.shape[0] == "batch", enforce_sorted=False)
+    if config.lengths is not None:
         kind = config.lengths.type
         own = lengths if kind == "tensor" else lengths.numpy() if kind == "numpy" else lengths.tolist()
         named.update(dict.fromkeys(config.lengths.names, own))
-    if config.mask is not None and lengths is not None:
+    if config.mask is not None:
         pairs = zip(config.input_specs, tensors, strict=True)
         time = next(tensor.shape[spec.time_dim] for spec, tensor in pairs if spec.time_dim is not None)
         named[config.mask.name] = make_mask(config.mask, lengths, time)
     return nested_arguments({**named, **config.model.forward})
-
-
-def _packed(config: NeuronLstmBlock, tensors: Mapping[str, torch.Tensor], lengths: torch.Tensor) -> dict[str, Any]:
-    """Return the inputs that forward() takes as packed sequences."""
-    return {
-        name: pack_padded_sequence(tensors[name], lengths, entry.shape[0] == "batch", enforce_sorted=False)
-        for name, entry in zip(config.arguments, config.inputs.values(), strict=True)
-        if entry.packed
-    }
 
 
 def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
@@ -223,21 +215,7 @@ _NO_ANSWERS = (__name__.partition(".")[0], logging.__name__)
 """Packages whose text is for people: errors and logs."""
 
 
-@contextmanager
-def _lines_of_all_functions() -> Iterator[None]:
+def _lines_of_all_functions() -> AbstractContextManager[None]:
     """In this context, keep the lines of every function that `forward()` calls, such as other methods."""
-    original = getattr(TracerBase, "_filter_traceback_frames", None)
-    if original is None:  # an older torch keeps them
-        yield
-        return
-
-    def filtered(self: Any, frames: Any) -> Any:
-        before = getattr(self, "_record_forward_stack_traces_only", False)
-        self._record_forward_stack_traces_only = False
-        try:
-            return original(self, frames)
-        finally:
-            self._record_forward_stack_traces_only = before
-
-    with replaced(TracerBase, "_filter_traceback_frames", filtered):
-        yield
+    never = property(lambda tracer: False, lambda tracer, value: None)  # also where the exporter sets it
+    return replaced(TracerBase, "_record_forward_stack_traces_only", never)
