@@ -45,19 +45,15 @@ class ValueRange:
     """To be called when the graph depends on the bounds."""
 
 
+value_range: Callable[[object], ValueRange | None] = _RANGE.of
+"""Return the bounds of all elements of a tensor; None if they are not known."""
+
+
 def with_range(
     tensor: torch.Tensor, bounds: tuple[float, float] | None, use: Callable[[], None] = lambda: None
 ) -> torch.Tensor:
     """Record on a tensor that its elements are within bounds, if there are any, and return it."""
-    if bounds is not None:
-        _RANGE.note(tensor, ValueRange(bounds, use))
-    return tensor
-
-
-def value_range(tensor: object) -> ValueRange | None:
-    """Return the bounds of all elements of a tensor; None if they are not known."""
-    known: ValueRange | None = _RANGE.of(tensor)
-    return known
+    return tensor if bounds is None else _RANGE.note(tensor, ValueRange(bounds, use))
 
 
 def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
@@ -116,6 +112,12 @@ def within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool
 
 
 _END, _IN_ORDER, _ONLY_TRUE, _COUNTED = (Fact(name) for name in ("end", "in_order", "only_true", "counted"))
+only_true = _ONLY_TRUE.of
+"""Return the place of the only element that is true, among all elements; None if it is not known."""
+counted_numbers: Callable[[object], range | None] = _COUNTED.of
+"""Return the numbers of a range; None for another tensor."""
+_MOST_COUNTED = 64
+"""Numbers of a range that is noted."""
 _KEEPS_POSITIONS = SAME_ELEMENTS | {
     *("expand_as", "to", "type", "type_as", "long", "int", "float", "double", "getitem")
 }
@@ -134,7 +136,7 @@ def note_positions_after(name: str, args: Sequence[Any], kwargs: Mapping[str, An
             _END.note(result, end)
             _IN_ORDER.note(result, True)
         if args and all(type(value) is int for value in args) and not kwargs.keys() - {"device"}:
-            _COUNTED.note(result, [*range(*args)] if len(range(*args)) <= _MOST else None)
+            _COUNTED.note(result, range(*args) if len(range(*args)) <= _MOST_COUNTED else None)
     elif args and name.strip("_") in _KEEPS_POSITIONS and (end := _END.of(args[0])) is not None:
         if result.dtype in EXACT:
             _END.note(result, end)
@@ -158,11 +160,6 @@ def _place(args: Sequence[Any], result: torch.Tensor) -> Any:
     rows = [size for size in result.shape if not same_size(size, end)]
     one_row = len(rows) == result.dim() - 1 and all(type(size) is int and size == 1 for size in rows)
     return place if one_row and (same_size(place, 0) or same_size(place, end - 1)) else None
-
-
-def only_true(mask: object) -> Any:
-    """Return the place of the only element that is true, among all elements; None if it is not known."""
-    return _ONLY_TRUE.of(mask)
 
 
 def _end_of_range(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -189,17 +186,11 @@ def _number(value: object) -> Any:
     return value if isinstance(value, torch.SymInt) else known_number(value)
 
 
-_MOST = 64
-"""Numbers of a range that is noted."""
-
-
-def counted_numbers(tensor: object) -> list[int] | None:
-    """Return the numbers of a range; None for another tensor."""
-    numbers: list[int] | None = _COUNTED.of(tensor)
-    return numbers if numbers is None else [*numbers]
-
-
 _UNIFORM = Fact("uniform")
+with_uniform_value = _UNIFORM.note
+"""Record on a tensor that all of its elements are a value, and return it."""
+uniform_value = _UNIFORM.of
+"""Return the value of all elements of a tensor; None if it is not known."""
 _KEPT = SAME_ELEMENTS | {
     *("expand_as", "narrow", "select", "chunk", "split", "max", "min", "amax", "amin", "mean", "getitem", "unbind"),
     *("view_as", "movedim", "swapaxes", "diagonal", "ravel", "reversed"),
@@ -225,17 +216,6 @@ _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul")},
     "rsub": lambda value, number: number - value,
 }
-
-
-def with_uniform_value(tensor: torch.Tensor, value: Any) -> torch.Tensor:
-    """Record on a tensor that all of its elements are `value`, and return it."""
-    _UNIFORM.note(tensor, value)
-    return tensor
-
-
-def uniform_value(tensor: object) -> Any:
-    """Return the value of all elements of a tensor; None if it is not known."""
-    return _UNIFORM.of(tensor)
 
 
 def uniform_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> Any:

@@ -58,17 +58,13 @@ def indicator(value: Any) -> Any:
 
 
 _NUMBERS = Fact("numbers")
+known_values = _NUMBERS.of
+"""Return the known numbers of a tensor as an array of objects; None if they are not known."""
 
 
 def with_known_values(tensor: torch.Tensor, values: Any) -> torch.Tensor:
     """Attach the known numbers to a tensor, and return it. They hold until something writes to its memory."""
-    _NUMBERS.note(tensor, np.array(values, dtype=object))
-    return tensor
-
-
-def known_values(tensor: object) -> Any:
-    """Return the known numbers of a tensor as an array of objects; None if they are not known."""
-    return _NUMBERS.of(tensor)
+    return _NUMBERS.note(tensor, np.array(values, dtype=object))
 
 
 def known_number(tensor: object) -> Any:
@@ -202,10 +198,12 @@ def _values_after(name: str, args: Any, kwargs: Any) -> Any:
     if any(known_values(tensor) is None for tensor in tensors):
         return None
     own, *others = [known_values(a) if isinstance(a, torch.Tensor) else a for a in args]
-    own_rule = _RULES.get(name)
-    if own_rule is not None:
+    if (own_rule := _RULES.get(name)) is not None:
         return own_rule(own, others, kwargs)
-    return (_arithmetic if name in _ARITHMETIC else _of_one_number)(name, own, others, kwargs)
+    if name not in _ARITHMETIC:
+        return _of_one_number(name, own, others, kwargs)
+    numbers = not kwargs and all(isinstance(o, (np.ndarray, int, float, torch.SymInt)) for o in others)
+    return _elementwise(_ARITHMETIC[name], own, others) if numbers else None
 
 
 def _joined(tensors: Any) -> Any:
@@ -308,11 +306,6 @@ def _elementwise(function: Callable[..., Any], own: Any, others: list[Any]) -> A
     for place in np.ndindex(result.shape):
         result[place] = function(*(array[place] for array in arrays))
     return result
-
-
-def _arithmetic(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
-    numbers = not kwargs and all(isinstance(o, (np.ndarray, int, float, torch.SymInt)) for o in others)
-    return _elementwise(_ARITHMETIC[name], own, others) if numbers else None
 
 
 def _quotients(own: Any, others: list[Any], kwargs: Any) -> Any:

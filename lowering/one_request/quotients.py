@@ -226,11 +226,6 @@ class SymbolicArray(np.ndarray[Any, Any]):
         return result
 
 
-def symbolic_array(values: Any) -> SymbolicArray:
-    """Return known numbers as an array that numpy's functions take."""
-    return np.asarray(values, dtype=object).view(SymbolicArray)
-
-
 class RepeatedList(list[torch.Tensor]):
     """A list of one tensor, repeated a symbolic number of times; read as a list, it has as many as the trace."""
 

@@ -24,7 +24,7 @@ from ..packing.packed_placeholder import TracedLengths
 from ..packing.recurrence_fit import unchecked_packed_states
 from .element_facts import counted_numbers, value_range
 from .known_numbers import in_dtype, in_python, known_number, known_values, plain
-from .quotients import followed_quotients, symbolic_array
+from .quotients import SymbolicArray, followed_quotients
 from .single_mode import TENSOR_TYPE, SingleRequestMode
 from .single_packing import inverse
 from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
@@ -175,7 +175,7 @@ def _tensor_type(original: Any, dtype: torch.dtype) -> type:
 def _array(tensor: Any, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Return known numbers as an array, as numpy's functions of a tensor ask for them."""
     known = known_values(tensor)
-    return original(tensor, *arguments, **options) if known is None else symbolic_array(in_python(known))
+    return original(tensor, *arguments, **options) if known is None else in_python(known).view(SymbolicArray)
 
 
 def _listed(tensor: Any, original: Callable[[Any], Any]) -> Any:
@@ -183,7 +183,7 @@ def _listed(tensor: Any, original: Callable[[Any], Any]) -> Any:
     if known is not None:
         return in_python(known).tolist()
     if (numbers := counted_numbers(tensor)) is not None:
-        return numbers
+        return [*numbers]
     # Lengths of sequences within the request are data: only packing may take them.
     inner = tensor.dim() == 1 and value_range(tensor) is not None
     return TracedLengths(tensor, "sequences within a timestep") if inner else original(tensor)

@@ -62,8 +62,8 @@ class Fact:
     def __init__(self, name: str) -> None:
         self._attribute = f"_neuron_lstm_{name}"
 
-    def note(self, tensor: torch.Tensor, value: Any) -> None:
-        """Record the fact; None is that it is not known. Views share the memory of the tensor from now on."""
+    def note(self, tensor: torch.Tensor, value: Any) -> torch.Tensor:
+        """Record the fact, and return the tensor. None: it is not known. Views share its memory from now on."""
         memory = getattr(tensor, _MEMORY, None) or SimpleNamespace(writes=0)
         setattr(tensor, _MEMORY, memory)
         setattr(tensor, self._attribute, (value, memory, memory.writes))
@@ -83,7 +83,8 @@ def note_views_after(args: Sequence[Any], kwargs: Mapping[str, Any], result: obj
     """Record the memory of results that are views of an argument, whichever function made them."""
     known = [tensor for tensor in _tensors((args, kwargs)) if hasattr(tensor, _MEMORY)]
     for made in _tensors(result) if known else ():
-        source = next((tensor for tensor in known if _place(tensor) == _place(made)), None)
+        place = made.untyped_storage()._cdata
+        source = next((tensor for tensor in known if tensor.untyped_storage()._cdata == place), None)
         if source is not None:
             setattr(made, _MEMORY, getattr(source, _MEMORY))
 
@@ -96,11 +97,6 @@ def note_writes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
     for memory in [getattr(tensor, _MEMORY, None) for tensor in written]:
         if memory is not None:
             memory.writes += 1
-
-
-def _place(tensor: torch.Tensor) -> int:
-    place: int = tensor.untyped_storage()._cdata
-    return place
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
