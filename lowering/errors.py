@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import linecache
 import logging
@@ -11,7 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -165,15 +164,15 @@ def _left_transforms() -> Iterator[None]:
 
 
 def _untraced(name: str, error: Exception) -> str:
-    reason, line = f"{type(error).__name__}: {_first_line(error)}", _line_of_causes(error)
+    reason, line = f"{type(error).__name__}: {first_line(error)}", _line_of_causes(error)
     if _FORMULA.search(reason):
         return f"{name} {_NEEDS_NUMBER}{line}: {_AS_TENSORS}. In terms of T timesteps: {_SYMBOL.sub('T', reason)}"
     return f"{name} could not be traced: {reason}{line}"
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or else the name of its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _line_of_causes(error: Exception) -> str:
@@ -183,7 +182,7 @@ def _line_of_causes(error: Exception) -> str:
 
 def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -> str | None:
     """Explain why the function `name` cannot be exported, with the user's line if the traceback has one."""
-    text, first, line = str(error).strip(), _first_line(error), _line_of_causes(error)
+    text, first, line = str(error).strip(), first_line(error), _line_of_causes(error)
     if dynamic_shapes and ("onstraint" in text or ("specializ" in text and "data-dependent" not in text)):
         return (
             f"{name} fixes the batch or time dimension (a loop over timesteps, an LSTMCell, a constant size, or code "
@@ -219,7 +218,7 @@ def reject_non_tensors(name: str, outputs: Sequence[object], *, allow_none: bool
             raise LoweringError(f"{name} returns a {what}; every output must be a tensor{' (or None)' * allow_none}")
 
 
-@contextlib.contextmanager
+@contextmanager
 def _without_exporter_log() -> Iterator[None]:
     """Keep torch's loggers and standard error silent, unless TORCH_LOGS asks for them."""
     if "TORCH_LOGS" in os.environ:
@@ -231,7 +230,7 @@ def _without_exporter_log() -> Iterator[None]:
     for logger in loggers:
         logger.disabled = True
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with redirect_stderr(io.StringIO()):
             yield
     finally:
         for logger, disabled in zip(loggers, before, strict=True):

@@ -21,7 +21,7 @@ from ...bucketing.execute_chunks import ChunkSignature, execute_chunks
 from ...bucketing.padding import pad
 from ...bucketing.plan import Plan, ProgramCall
 from ...bucketing.shapes import Axis, Bucket, CarriedValue, DType, ProgramRole, TensorSpec
-from ..errors import at_line
+from ..errors import at_line, first_line
 from ..exported_graph import axis_of, output_nodes, symbolic_sizes
 from ..exporter.export import NEED_CELL
 from ..exporter.random_values import is_close, random_requests
@@ -51,8 +51,7 @@ def build_chunk_programs(exported: ExportedProgram, inputs: Sequence[TensorSpec]
     try:
         return ChunkPrograms(parts.chunk(), parts.head(), parts.start(), parts.carried, parts.reason_for_whole)
     except Exception as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise NotChunkable(f"a chunk program cannot be exported for every shape: {first}") from error
+        raise NotChunkable(f"a chunk program cannot be exported for every shape: {first_line(error)}") from error
 
 
 class _ProgramBuilder:
