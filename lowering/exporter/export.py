@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partialmethod, wraps
 from types import FrameType
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -84,12 +84,11 @@ def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
     return tensor if low <= 0 <= high else tensor.fill_(low)
 
 
-def dynamic_shape(spec: TensorSpec, dims: Mapping[Axis, Any]) -> dict[int, Any]:
+def dynamic_shape(spec: TensorSpec, dims: Mapping[Any, Any]) -> dict[int, Any]:
     """Map the dynamic dimensions of one input to their symbols, as torch.export expects them."""
-    return {index: dims[axis] for axis in AXES for index, size in enumerate(spec.shape) if size == axis}
+    return {index: dims[size] for index, size in enumerate(spec.shape) if size in dims}
 
 
-AXES: tuple[Axis, ...] = get_args(Axis)
 EXAMPLE_SIZES: dict[Axis, int] = {"batch": 3, "time": 7}
 """Sizes to trace with: different from each other, and unlikely to be a size in the model."""
 NEED_CELL = 8

@@ -6,7 +6,6 @@ They are those that the exporter says, and the branches of forward() on the numb
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import re
 import sys
@@ -49,14 +48,10 @@ class Branch:
 
     def differs_at(self, timesteps: int) -> bool:
         """Whether another number of timesteps takes the other branch."""
-        value = self._at(timesteps)
-        return value is not None and value != self.taken
+        return self.result_at(timesteps) not in (None, self.taken)
 
-    def is_decided_at(self, timesteps: int) -> bool:
-        """Whether the condition is true or false for a number of timesteps."""
-        return self._at(timesteps) is not None
-
-    def _at(self, timesteps: int) -> bool | None:
+    def result_at(self, timesteps: int) -> bool | None:
+        """Return whether the condition is true for a number of timesteps; None where that is not decided."""
         symbols = self.condition.free_symbols
         value = self.condition.xreplace(dict.fromkeys(symbols, sympy.Integer(timesteps)))
         return bool(value) if len(symbols) == 1 and value in (sympy.true, sympy.false) else None
@@ -141,9 +136,8 @@ class ShapeConditions:
         """Yield the conditions that do not hold for these numbers of rows and timesteps."""
         known = {"batch": batch, "time": time}
         sizes = {name: [known.get(str(size), size) for size in own] for name, own in self._sizes.items()}
-        shapes = {
-            name: SimpleNamespace(size=partial(list, own)) for name, own in sizes.items()
-        }  # as conditions read it
+        # as conditions read it
+        shapes = {name: SimpleNamespace(size=partial(list, own)) for name, own in sizes.items()}
         for condition in self._conditions:
             try:
                 holds = eval(condition.code, {"L": shapes, "math": math, "torch": torch})  # noqa: S307 - written by torch's exporter
@@ -160,7 +154,7 @@ class ShapeConditions:
 
 
 def batch_sizes_of(inputs: Sequence[TensorSpec]) -> dict[str, Sequence[int | str]]:
-    """Return the layouts of a batch program's inputs by their names in the program, lengths among them."""
+    """Return the layouts of a program's inputs by their names in the program, the lengths of a batch among them."""
     return {**{spec.name.replace(".", "_"): spec.shape for spec in inputs}, "sequence_lengths": ("batch",)}
 
 
@@ -207,7 +201,6 @@ def timesteps_beyond(branches: Sequence[Branch], longest: int, written: Iterable
     return sorted({*range(longest + 1, longest + 1 + _CHECKED), *near, _MANY})
 
 
-_BATCHES = (1, 2, 5)
 _CHUNKS = re.compile(r"range\([^,]+,[^,]+,")
 """A loop over chunks of the timesteps, as in `range(0, T, 512)`."""
 
@@ -220,7 +213,7 @@ def lengths_outside(
     branches: Sequence[Branch] = (),
     fixing: Sequence[str] = (),
 ) -> set[int]:
-    """Return numbers of timesteps that the exporter excluded by an inequation, or as too few.
+    """Return numbers of timesteps of one request that the exporter excluded by an inequation, or as too few.
 
     Most of them are excluded because a size would be 1, which changes nothing; so they are to be compared with the
     model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all `lengths`. `fixing` are
@@ -234,8 +227,8 @@ def lengths_outside(
     conditions = ShapeConditions(exported, sizes)
     outside: set[int] = set()
     excluded: dict[int, Condition] = {}
-    for batch, time in itertools.product(_BATCHES, lengths):
-        for condition in conditions.failing(batch, time):
+    for time in lengths:
+        for condition in conditions.failing(1, time):
             if condition.is_equation or (time >= lowest and not condition.is_inequation):
                 excluded.setdefault(time, condition)
             outside.add(time)

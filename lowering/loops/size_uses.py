@@ -59,8 +59,8 @@ class SizeUses:
             return
         alike = [uses for place, uses in many.items() if few.get(place, {}).keys() == uses.keys()]
         noted = [use for uses in alike for use in uses.values()]
-        self.branches += [use for use in noted if use.is_decided_at(traced[1])]
-        self.unknown += [use.line for use in noted if not use.is_decided_at(traced[1])]
+        self.branches += [use for use in noted if use.result_at(traced[1]) is not None]
+        self.unknown += [use.line for use in noted if use.result_at(traced[1]) is None]
 
     def first_other(self, lengths: Iterable[int]) -> OtherCalls | None:
         """Return the first of some numbers of timesteps that takes another branch; None without one."""

@@ -40,6 +40,7 @@ from ..exporter.arguments import in_layout, plain_outputs
 from ..exporter.export import (
     bind_arguments,
     drop_unused,
+    dynamic_shape,
     example_tensor,
     export_quietly,
     forward_name,
@@ -51,6 +52,7 @@ from ..exporter.shape_conditions import (
     Branch,
     ShapeConditions,
     TimeBound,
+    batch_sizes_of,
     find_time_bound,
     lengths_outside,
     noted_branches,
@@ -127,16 +129,11 @@ def export_request(
     Raises `PartialTrace`: the graph holds for some numbers of timesteps only.
     Raises `LoweringError`: the graph depends on data.
     """
-    dims = [
-        {dim: torch.export.Dim.AUTO for dim, size in enumerate(s.shape) if size == "time"} for s in config.input_specs
-    ]
+    dims = [dynamic_shape(spec, {"time": torch.export.Dim.AUTO}) for spec in config.input_specs]
     fixing: list[str] = []
     with noted_conversions(fixing):
         exported, tree = _trace(model, forward, config, timesteps, dims, name)
-    shapes = {
-        spec.name.replace(".", "_"): [1 if size == "batch" else size for size in spec.shape]
-        for spec in config.input_specs
-    }
+    shapes = batch_sizes_of(config.input_specs)
     outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
     bound = find_time_bound(ShapeConditions(exported, shapes), branches, config.longest)
     reject_distances_of_timesteps(exported)
@@ -311,7 +308,8 @@ def _drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
     kept = {**signature.inputs_to_buffers, **signature.inputs_to_parameters}
     holders = {name for name, target in kept.items() if target in written}
     graph = program.graph
-    for node in [node for node in graph.nodes if node.op == "placeholder" and node.name in holders]:
+    held = [node for node in graph.find_nodes(op="placeholder") if node.name in holders]
+    for node in held:
         for user in [user for user in node.users if user.target in _FILLS]:
             _create(user)
     output = graph.output_node()
@@ -320,8 +318,8 @@ def _drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
     output.args = (tuple(r for r, kind in zip(results, kinds, strict=True) if kind is OutputKind.USER_OUTPUT),)
     signature.output_specs[:] = [spec for spec in signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     graph.eliminate_dead_code()
-    for node in graph.nodes:
-        if node.op == "placeholder" and node.name in holders and node.users:
+    for node in held:
+        if node.users:
             at = at_line(next(iter(node.users)))
             name = kept[node.name]
             raise KeepsState(
