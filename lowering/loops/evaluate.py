@@ -88,10 +88,9 @@ class Evaluation(dict[int, Any]):
     def _family(self, unit: Unit) -> Any:
         """Compute all members of a family that is no recurrence."""
         assert unit.count is not None
-        if unit.target in (_aten.select.int, operator.getitem, _aten.slice.Tensor):
-            sliced = self._sliced(unit)
-            if sliced is not None:
-                return sliced
+        is_part = unit.target in (_aten.select.int, operator.getitem, _aten.slice.Tensor)
+        if is_part and (sliced := self._sliced(unit)) is not None:
+            return sliced
         if unit.target is operator.getitem:
             return self._item(unit)
         args = [self.all_members(operand, unit) for operand in unit.args]
@@ -102,20 +101,17 @@ class Evaluation(dict[int, Any]):
 
     def _item(self, unit: Unit) -> Any:
         """Return one of the results of a family whose operator has several."""
-        source, number = unit.args
-        if (
-            not isinstance(source, Member)
-            or source != Member(source.unit, Count(0), 1)
-            or not isinstance(number, Count)
-        ):
-            raise UnknownLoop(f"a loop takes other results at some timesteps{at_line(unit.node)}")
-        return self[source.unit][number.base]
+        match unit.args:
+            case (Member(index, Count(0, 0, 0), 1), Count(number)):
+                return self[index][number]
+        raise UnknownLoop(f"a loop takes other results at some timesteps{at_line(unit.node)}")
 
     def _sliced(self, unit: Unit) -> torch.Tensor | None:
         """Return x[:, t] or x[:, t : t + 1] for all members, read from an x that they share."""
         source, *where = unit.args
         whole = isinstance(source, Result) or (isinstance(source, Member) and not source.step)
-        if not whole or not isinstance(where[-1] if len(where) < 3 else where[1], Counting):
+        index = where[min(1, len(where) - 1)]
+        if not whole or not isinstance(index, Counting):
             return None
         assert unit.count is not None
         value = self.single(source)
@@ -123,9 +119,9 @@ class Evaluation(dict[int, Any]):
         if unit.target is not operator.getitem:
             dim = where[0].base % value.dim()  # type: ignore[union-attr]  # a number
             value = value.movedim(dim, 0)
-        index = where[0] if unit.target is operator.getitem else where[1]
-        assert isinstance(index, Counting)
-        part = self._steps(value, index, unit)
+        if index.step not in (1, -1):
+            raise UnknownLoop(f"a loop does not read every timestep{at_line(unit.node)}")
+        part = self._in_turn(value, index.first, index.step, unit.count)
         if unit.target is not _aten.slice.Tensor:
             return part
         end = where[2]
@@ -133,13 +129,10 @@ class Evaluation(dict[int, Any]):
             raise UnknownLoop(f"a loop reads more than one timestep{at_line(unit.node)}")
         return part.unsqueeze(dim + 1)
 
-    def _steps(self, value: torch.Tensor, index: Counting, unit: Unit) -> torch.Tensor:
-        """Return the timesteps of value[T, ...] that the members of a family read, up or down from the first."""
-        assert unit.count is not None
-        if index.step not in (1, -1):
-            raise UnknownLoop(f"a loop does not read every timestep{at_line(unit.node)}")
-        start, length = self.number(index.first), self.number(unit.count)
-        if index.step > 0:
+    def _in_turn(self, value: torch.Tensor, first: Count, step: int, count: Count) -> torch.Tensor:
+        """Return timesteps or members of value[T, ...], up or down from the first."""
+        start, length = self.number(first), self.number(count)
+        if step > 0:
             return value.narrow(0, start, length)
         return value.narrow(0, start - (length - 1), length).flip(0)
 
@@ -185,12 +178,8 @@ class Evaluation(dict[int, Any]):
         value: torch.Tensor | LastOnly = self[unit]
         if isinstance(value, LastOnly):
             raise UnknownLoop(f"the states of a cell are read at every timestep{self.line_of(unit)}")
-        start, length = self.number(first), self.number(count)
-        whole = self.recipe.units[unit].count
-        if step < 0:
-            start = start - (length - 1)
-        part = value if whole == count and step > 0 and first == Count(0) else value.narrow(0, start, length)
-        return part if step > 0 else part.flip(0)
+        whole = self.recipe.units[unit].count == count and step > 0 and first == Count(0)
+        return value if whole else self._in_turn(value, first, step, count)
 
     def line_of(self, unit: int) -> str:
         """Return the line of the user's model, as the end of a sentence; empty if it is not known."""
@@ -206,12 +195,9 @@ class Evaluation(dict[int, Any]):
                 members = self._members(operand.unit, operand.first, operand.step, count.plus(-missing))
                 unread = members.new_zeros(missing, *members.shape[1:])  # members that nothing reads
                 return Stacked(torch.cat([members, unread]) if missing else members)
-            case Starting():
-                first = self.single(operand.first)
-                rest = operand.rest
-                assert isinstance(rest, Member)
-                later = rest.first.plus(rest.step)
-                others = self._members(rest.unit, later, rest.step, count.plus(-1))
+            case Starting(given, Member(index, second, step)):
+                first = self.single(given)
+                others = self._members(index, second.plus(step), step, count.plus(-1))
                 if not isinstance(first, torch.Tensor):  # a number, such as the 0 with which `sum` of a list starts
                     first = others.new_full(others.shape[1:], first)
                 return Stacked(torch.cat([first.unsqueeze(0), others]))
