@@ -42,12 +42,21 @@ def operands(node: Node) -> tuple[Any, ...]:
     return node.args
 
 
+def named_arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by their names in the operator's schema, defaults included."""
+    defaults = {declared.name: declared.default_value for declared in operator._schema.arguments}
+    return {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
+
+
 def argument(node: Node, name: str, default: Any = None) -> Any:
     """Return an argument of a call by its name in the operator's schema, or its default there; `default` without it."""
-    for position, declared in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]  # an operator
-        if declared.name == name:
-            return node.args[position] if position < len(node.args) else node.kwargs.get(name, declared.default_value)
-    return default
+    return named_arguments(node.target, node.args, node.kwargs).get(name, default)
+
+
+def each_dim(given: Any, number: int) -> list[Any]:
+    """Return a size for each of so many dimensions, as windows have them; one alone holds for all."""
+    sizes = list(given) if isinstance(given, Sequence) else [given]
+    return sizes * number if len(sizes) == 1 else sizes
 
 
 def rank(node: Node) -> int:
@@ -65,15 +74,11 @@ def are_alike(first: Node, second: Node) -> bool:
 
 def dims_argument(node: Node) -> list[int] | None:
     """Return the non-negative `dim` of a reduction or normalisation; None if it covers all dimensions."""
-    names = {declared.name for declared in node.target._schema.arguments}  # type: ignore[union-attr]  # an operator
-    for name in ("dim", "dims"):
-        if name in names:
-            dims = argument(node, name)
-            if dims is None or dims == []:
-                return None
-            dimensions = rank(node.all_input_nodes[0])
-            return [int(dim) % dimensions for dim in (dims if isinstance(dims, (list, tuple)) else [dims])]
-    return None
+    dims = argument(node, "dim", argument(node, "dims"))
+    if dims is None or dims == []:
+        return None
+    dimensions = rank(node.all_input_nodes[0])
+    return [int(dim) % dimensions for dim in (dims if isinstance(dims, (list, tuple)) else [dims])]
 
 
 RuleT = TypeVar("RuleT")

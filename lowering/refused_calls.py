@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..config.schema import ServingConfig
 from .eager_call import copy_of, eager_answers, failure_of
 from .errors import LoweringError, calling_line, node_line, source_suffix
+from .exported_graph import named_arguments
 
 
 def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
@@ -69,11 +70,7 @@ def _draws(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     """Whether a call draws random numbers: some operators do so only in training, or with a probability."""
     if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
-    arguments = {
-        argument.name: args[index] if index < len(args) else kwargs.get(argument.name, default)
-        for index, argument in enumerate(operator._schema.arguments)
-        for default in [argument.default_value]
-    }
+    arguments = named_arguments(operator, args, kwargs)
     switches = [arguments[name] for name in ("train", "training", "dropout_p") if name in arguments]
     return not switches or any(switch not in (False, 0) for switch in switches)
 

@@ -113,8 +113,7 @@ def _batch_norm(taints: TaintMap, node: Node) -> bool:
 
 
 def _cat(taints: TaintMap, node: Node) -> bool:
-    tensors = operands(node)[0]
-    dim = int(operands(node)[1]) if len(operands(node)) > 1 else 0
+    tensors, dim = argument(node, "tensors"), int(argument(node, "dim"))
     places = {d for t in tensors for d in taints.time_dims(t)}
     return len(places) <= 1 and dim % rank(node) not in places
 

@@ -10,7 +10,8 @@ from torch.utils import _pytree as pytree
 
 from ...backends.recurrent_operators import is_recurrent
 from ..errors import UnknownLoop, at_line
-from ..ragged.value import unsqueezed
+from ..exported_graph import named_arguments
+from ..ragged.value import after_rows, unsqueezed
 from .recipe import Stacked, Unit
 
 _aten = torch.ops.aten
@@ -62,7 +63,7 @@ torch.vmap would make plain numbers of some of their symbolic sizes.
 
 def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], count: Any) -> Any:
     """Call an operator for `count` members, one in each `Stacked` argument; results have a dimension of them first."""
-    given = _by_name(target, args, kwargs)
+    given = named_arguments(target, args, kwargs)
     stacked = [value for value in pytree.tree_leaves(given) if isinstance(value, Stacked)]
     if not stacked:
         once = target(*args, **kwargs)
@@ -79,17 +80,10 @@ def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], co
     return _recurrence(target, given, count) if is_recurrent(target) else _vmapped(target, given)
 
 
-def _by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    schema = target._schema.arguments
-    named = {argument.name: value for argument, value in zip(schema, args, strict=False)}
-    defaults = {a.name: a.default_value for a in schema if a.name.startswith("dim") and a.has_default_value()}
-    return {**defaults, **named, **kwargs}
-
-
 def _called(target: Any, given: Mapping[str, Any]) -> Any:
     schema = target._schema.arguments
-    positional = [given[a.name] for a in schema if not a.kwarg_only and a.name in given]
-    return target(*positional, **{a.name: given[a.name] for a in schema if a.kwarg_only and a.name in given})
+    positional = [given[a.name] for a in schema if not a.kwarg_only]
+    return target(*positional, **{a.name: given[a.name] for a in schema if a.kwarg_only})
 
 
 def _rank(value: Stacked | torch.Tensor) -> int:

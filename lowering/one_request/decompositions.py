@@ -11,6 +11,7 @@ from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 
 from ..errors import LoweringError, at_line
+from ..exported_graph import named_arguments
 from ..ragged.rules import rule_of
 
 
@@ -44,8 +45,7 @@ def reject_distances_of_timesteps(program: torch.export.ExportedProgram) -> None
     for node in program.graph.nodes:
         if node.target is not torch.ops.aten.cdist.default:
             continue
-        arguments: Any = (*node.args, *(2, None)[len(node.args) - 2 :])
-        a, b, p, mode = arguments
+        a, b, p, mode = named_arguments(node.target, node.args, node.kwargs).values()
         tensors = a.meta["val"], b.meta["val"]
         is_mixed = p == 2 and mode in (None, 0) and _fixed_rows(*tensors) <= _MOST_SUBTRACTED
         if is_mixed and any(isinstance(tensor.shape[-2], torch.SymInt) for tensor in tensors):
@@ -75,6 +75,7 @@ _KERNELS = (
 _MADE = (torch.ops.aten.zero.default, torch.ops.aten._weight_norm_interface.default)
 """Operators that are made by functional forms of writes, and by decompositions: one pass decomposes them too."""
 _MOST_PASSES = 4
+_exporters_decompositions = cache(torch.export.default_decompositions)
 
 
 def decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callable[..., Any]]) -> Any:
@@ -126,11 +127,6 @@ def decompositions_of(module: torch.fx.GraphModule) -> dict[Any, Callable[..., A
         elif target._can_decompose() and not target._schema.is_mutable:  # torch's own code in other operators
             found[target] = target.decompose
     return found
-
-
-@cache
-def _exporters_decompositions() -> Mapping[Any, Callable[..., Any]]:
-    return torch.export.default_decompositions()
 
 
 def _returns_tensors(node: torch.fx.Node) -> bool:

@@ -17,6 +17,7 @@ from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, DType, TensorSpec
 from ..errors import LoweringError, at_line, explained_export_errors
 from ..exporter.export import (
+from ..exported_graph import named_arguments
     CONSTRAINT,
     drop_unused,
     dynamic_shape,
@@ -151,14 +152,7 @@ class RaggedRun(torch.fx.Interpreter):
     def _arguments(self, n: torch.fx.Node) -> dict[str, Any]:
         args: Any = self.map_nodes_to_values(n.args, n)
         kwargs: Any = self.map_nodes_to_values(n.kwargs, n)
-        schema = n.target._schema.arguments  # type: ignore[union-attr]  # an operator
-        given = {argument.name: value for argument, value in zip(schema, args, strict=False)}
-        defaults = {a.name: a.default_value for a in schema}
-        return {**defaults, **given, **kwargs}
-
-
-def _number(argument: Any) -> Any:
-    return [_number(item) for item in argument] if isinstance(argument, (list, tuple)) else in_python(argument)
+        return named_arguments(n.target, args, kwargs)
 
 
 def _sizes(value: torch.Tensor) -> tuple[SizeExpr, ...]:
