@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,14 +102,8 @@ def _aligned(value: Any, rank: int) -> Any:
 
 
 def _shifted(given: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Count dimensions after that of the members; those counted from the end stay."""
-
-    def shifted(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [shifted(item) for item in value]
-        return value + 1 if isinstance(value, int) and value >= 0 else value
-
-    dims = {name: shifted(value) for name, value in given.items() if name.startswith("dim")}
+    """Count dimensions after that of the members."""
+    dims = {name: after_rows(value) for name, value in given.items() if name.startswith("dim")}
     every = {"dim": list(range(1, rank + 1))} if "dim" in dims and dims["dim"] in (None, []) else {}
     return {**given, **dims, **every}
 
@@ -140,13 +135,5 @@ def _of_each(value: Any, count: Any) -> torch.Tensor:
 
 
 def _vmapped(target: Any, given: Mapping[str, Any]) -> Any:
-    flat, tree = pytree.tree_flatten(dict(given))
-    places = [index for index, value in enumerate(flat) if isinstance(value, Stacked)]
-
-    def call(*tensors: torch.Tensor) -> Any:
-        values = list(flat)
-        for index, tensor in zip(places, tensors, strict=True):
-            values[index] = tensor
-        return _called(target, pytree.tree_unflatten(values, tree))
-
-    return torch.vmap(call)(*(flat[index].tensor for index in places))
+    dims = pytree.tree_map(lambda value: 0 if isinstance(value, Stacked) else None, given)
+    return torch.vmap(partial(_called, target), (dims,))(pytree.tree_map(_unwrapped, given))

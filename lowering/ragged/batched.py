@@ -10,14 +10,15 @@ from typing import Any, cast
 
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
 
 from ...backends.exported_program import is_assertion
 from ...backends.recurrent_operators import is_recurrent
 from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, DType, TensorSpec
 from ..errors import LoweringError, at_line, explained_export_errors
-from ..exporter.export import (
 from ..exported_graph import named_arguments
+from ..exporter.export import (
     CONSTRAINT,
     drop_unused,
     dynamic_shape,
@@ -134,7 +135,7 @@ class RaggedRun(torch.fx.Interpreter):
 
     def _shared(self, call: Call, found: Any) -> Any:
         """Run a call on weights and constants only, as it is."""
-        result = call.run(**{name: _number(argument) for name, argument in call.arguments.items()})
+        result = call.run(**pytree.tree_map(in_python, dict(call.arguments)))
         if isinstance(found, (tuple, list)):
             return tuple(Value(t, s, shared=True) for t, s in zip(result, call.sizes, strict=True))
         return Value(result, call.sizes[0], shared=True)

@@ -41,19 +41,14 @@ def each_row(batch: Batch, call: Call) -> Results:
 
     Raises `NoRule`: a dimension or a number does, or torch cannot run the operator for several rows.
     """
-    leaves, tree = pytree.tree_flatten(dict(call.arguments))
     if any(map(is_ragged, call.all_sizes())):
         raise NoRule("the operator is not known")
-    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Value) and not leaf.shared]
-    plain = [leaf.tensor if isinstance(leaf, Value) else in_python(leaf) for leaf in leaves]
-
-    def run(*tensors: torch.Tensor) -> Any:
-        own = dict(zip(places, tensors, strict=True))
-        return call.run(**pytree.tree_unflatten([own.get(place, leaf) for place, leaf in enumerate(plain)], tree))
-
+    given = dict(call.arguments)
+    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Value) and not leaf.shared else None, given)
+    plain = pytree.tree_map(lambda leaf: leaf.tensor if isinstance(leaf, Value) else in_python(leaf), given)
     try:
         with _without_loops():
-            results = torch.vmap(run)(*(plain[place] for place in places))
+            results = torch.vmap(lambda own: call.run(**own), (dims,))(plain)
     except RuntimeError as error:
         raise NoRule("the operator is not known, and torch cannot run it for several requests at once") from error
     return call.results(results, shared=False)
@@ -66,8 +61,7 @@ RULES: dict[str, Rule] = {
     **rule_table(
         (elementwise.same, "clone contiguous alias detach lift_fresh_copy"),
         (elementwise.pointwise, "to _to_copy dropout feature_dropout where __and__ __or__ hardswish fill"),
-        (elementwise.pointwise, "rsub remainder"),
-        (elementwise.pointwise, "isnan isinf alpha_dropout floor_divide _prelu_kernel"),
+        (elementwise.pointwise, "rsub remainder isnan isinf alpha_dropout floor_divide _prelu_kernel"),
         (elementwise.pointwise, "complex polar real imag resolve_conj resolve_neg"),
         (elementwise.clamp, "clamp"),
         (elementwise.copy, "copy"),

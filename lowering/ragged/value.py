@@ -196,14 +196,14 @@ class Call:
 
     def run(self, /, **changed: Any) -> Any:
         """Call the operator with tensors in place of the `Value`s: changed arguments, or shared tensors."""
-        given = {**self.arguments, **changed}
+        given = pytree.tree_map_only(Value, _plain, {**self.arguments, **changed})
         schema = self.target._schema.arguments
         named = {a.name for a in schema if a.kwarg_only}
         if "other" in given:
             # the factor of a sum is a keyword only where a number of the timesteps has become a tensor: `T - counts`
             named |= {"alpha"} & given.keys()
-        positional = [_plain(given[a.name]) for a in schema if a.name not in named]
-        keywords = {name: _plain(given[name]) for name in named if given[name] is not None}
+        positional = [given[a.name] for a in schema if a.name not in named]
+        keywords = {name: given[name] for name in named if given[name] is not None}
         return self.target.overloadpacket(*positional, **keywords)
 
     def after_rows(self) -> Any:
@@ -212,7 +212,7 @@ class Call:
         if value.shared:
             return self.run(**{name: in_python(number) for name, number in self.arguments.items()})
         name = next(name for name, argument in self.arguments.items() if argument is value)
-        dims = {key: _after_rows(number) for key, number in self.arguments.items() if key.startswith("dim")}
+        dims = {key: after_rows(number) for key, number in self.arguments.items() if key.startswith("dim")}
         numbers = {key: in_python(number) for key, number in self.arguments.items() if key not in dims}
         return self.run(**{**numbers, **dims, name: value.tensor})
 
@@ -228,21 +228,15 @@ class Call:
         return values if len(values) > 1 else values[0]
 
 
-def _after_rows(dims: Any) -> Any:
+def after_rows(dims: Any) -> Any:
     """Return dimensions of a tensor with rows; those counted from the end stay."""
-    if isinstance(dims, (list, tuple)):
-        return [_after_rows(dim) for dim in dims]
-    return dims + 1 if dims >= 0 else dims
+    return pytree.tree_map_only(int, lambda dim: dim + 1 if dim >= 0 else dim, dims)
 
 
-def _plain(argument: Any) -> Any:
-    if isinstance(argument, (list, tuple)):
-        return [_plain(item) for item in argument]
-    if isinstance(argument, Value):
-        if not argument.shared:
-            raise NoRule("a tensor of every request was left in a call without rows")
-        return argument.tensor
-    return argument
+def _plain(value: Value) -> torch.Tensor:
+    if not value.shared:
+        raise NoRule("a tensor of every request was left in a call without rows")
+    return value.tensor
 
 
 def reject_split_blocks(value: Value, dim: int) -> None:
