@@ -14,12 +14,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch.fx import Node, map_arg
 
-from ..exported_graph import argument, axis_of, operator_name, rank, rule_table
+from ..exported_graph import argument, axis_of, each_dim, operator_name, rank, rule_table
 from ..exporter.subgraph import SubgraphBuilder
 from ..ragged.sizes import expression
 from .timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap, constant_value, transfer
@@ -146,10 +146,11 @@ def _pad(reads: PastReads, node: Node) -> Read | None:
 
 def _convolution(reads: PastReads, node: Node) -> Read | None:
     """A window over timesteps, with zeros on both sides of them or none."""
-    window = _window(reads, node)
-    if window is None or (window.padding and window.time.extra_steps):
+    if (window := _window(reads, node)) is None:
         return None
     time, span, zeros = window
+    if zeros and time.extra_steps:
+        return None
     result = TimeOffset(time.dim, time.extra_steps + 2 * zeros - span, time.delay + zeros - span)
     if result.extra_steps < 0:
         return None
@@ -160,7 +161,7 @@ def _convolution(reads: PastReads, node: Node) -> Read | None:
 def _transposed(reads: PastReads, node: Node) -> Read | None:
     """Windows that are added where they overlap: each timestep is in as many as the window is long."""
     window = _window(reads, node)
-    if window is None or window.time.extra_steps or any(argument(node, "output_padding")):
+    if window is None or window[0].extra_steps or any(argument(node, "output_padding")):
         return None
     time, span, cut = window
     result = TimeOffset(time.dim, span - 2 * cut, time.delay - cut)
@@ -169,38 +170,37 @@ def _transposed(reads: PastReads, node: Node) -> Read | None:
     return result, PastTimesteps("transposed", node, argument(node, "input"), time.dim, span, 0.0) if span else None
 
 
-class _Window(NamedTuple):
-    """The window of a convolution along time."""
-
-    time: TimeOffset
-    span: int
-    """Timesteps from its first to its last."""
-    padding: int
-
-
-def _window(reads: PastReads, node: Node) -> _Window | None:
-    """Return a convolution's window, which moves by one timestep; None for any other one."""
+def _window(reads: PastReads, node: Node) -> tuple[TimeOffset, int, int] | None:
+    """Return the time, the steps from first to last, and the padding of a window that moves by one step; else None."""
     source, weight, bias = (argument(node, name) for name in ("input", "weight", "bias"))
     time = reads.extended(source)
     if time is None or not reads.is_constant(weight) or not reads.is_constant(bias):
         return None
     spatial = rank(weight) - 2
     place = time.dim - (rank(source) - spatial)
-    if place < 0 or isinstance(argument(node, "padding"), str) or sizes_of(node, "stride", spatial)[place] != 1:
+    if place < 0 or isinstance(argument(node, "padding"), str):
         return None
-    span = sizes_of(node, "dilation", spatial)[place] * (int(weight.meta["val"].shape[2 + place]) - 1)
-    return _Window(time, span, sizes_of(node, "padding", spatial)[place])
+    names = ("stride", "dilation", "padding")
+    stride, dilation, padding = (each_dim(argument(node, name), spatial)[place] for name in names)
+    span = dilation * (int(weight.meta["val"].shape[2 + place]) - 1)
+    return (time, span, padding) if stride == 1 else None
 
 
 def _cut(reads: PastReads, node: Node) -> Read | None:
     """Some of the timesteps, one after the other."""
+    time = _part(reads, node)
+    return None if time is None or time.extra_steps < 0 else (time, None)
+
+
+def _part(reads: PastReads, node: Node) -> TimeOffset | None:
+    """Return the time dimension of a cut, which may have fewer timesteps than the request."""
     time = reads.extended(argument(node, "self"))
     if time is None or argument(node, "step", 1) != 1 or int(argument(node, "dim")) % rank(node) != time.dim:
         return None
     start, extra = argument(node, "start") or 0, reads.extra_steps(node.meta["val"].shape[time.dim])
-    if not isinstance(start, int) or start < 0 or extra is None or extra < 0:
+    if not isinstance(start, int) or start < 0 or extra is None:
         return None
-    return TimeOffset(time.dim, extra, time.delay - start), None
+    return TimeOffset(time.dim, extra, time.delay - start)
 
 
 def _is_whole(node: Node, time: TimeOffset) -> bool:
@@ -229,15 +229,10 @@ def _concatenation(reads: PastReads, node: Node) -> Read | None:
 
 def _cut_end(reads: PastReads, node: Node) -> TimeOffset | None:
     """Return the time dimension of a tensor without its last timesteps: it has fewer than the request."""
-    if operator_name(node) not in ("aten.narrow", "aten.slice") or argument(node, "step", 1) != 1:
+    if operator_name(node) not in ("aten.narrow", "aten.slice") or argument(node, "self") in reads.of:
         return None
-    time = reads.extended(argument(node, "self"))
-    if time is None or time.extra_steps or time.delay < 0 or int(argument(node, "dim")) % rank(node) != time.dim:
-        return None
-    extra = reads.extra_steps(node.meta["val"].shape[time.dim])
-    if argument(node, "start") not in (0, None) or extra is None or extra >= 0:
-        return None
-    return TimeOffset(time.dim, extra, time.delay)
+    time = _part(reads, node)
+    return time if time is not None and time.extra_steps < 0 <= time.delay else None
 
 
 _CONVOLUTIONS = {f"aten.{kind}{spatial}d" for kind in ("conv", "conv_transpose") for spatial in (1, 2, 3)}
@@ -249,13 +244,6 @@ _RULES: dict[str, Rule] = rule_table(
     (_cut, "narrow slice"),
     (_concatenation, "cat"),
 )
-
-
-def sizes_of(node: Node, name: str, spatial: int) -> list[int]:
-    """Return an argument of a convolution for each of its dimensions; one alone is that of all."""
-    given = argument(node, name)
-    sizes = [given] if isinstance(given, int) else list(given)
-    return sizes * spatial if len(sizes) == 1 else sizes
 
 
 _aten = torch.ops.aten
@@ -319,7 +307,7 @@ class PastCall:
         call = self.past.call
         spatial = rank(argument(call, "weight")) - 2
         place = self.past.dim - (rank(self.past.source) - spatial)
-        padding = sizes_of(call, "padding", spatial)
+        padding = each_dim(argument(call, "padding"), spatial)
         before, padding[place] = padding[place], 0
         arguments = replaced_arguments(call, copies, {0: whole})
         if len(arguments) > _PADDING:

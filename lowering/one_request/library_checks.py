@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import LoweringError, calling_line, is_torch_file, source_suffix
+from ..exported_graph import each_dim
 from ..packing.packed_placeholder import same_size
 
 
@@ -69,7 +70,7 @@ def pooled_over_time(name: str, function: Callable[..., torch.Tensor], args: Any
     """
     kind, rank = name[:3], int(name[-2])
     given = pooling_arguments(kind, args, kwargs)
-    window = _sizes(given["kernel_size"], rank)
+    window = each_dim(given["kernel_size"], rank)
     symbolic = [place for place, size in enumerate(window) if isinstance(size, torch.SymInt)]
     if not symbolic or given.get("return_indices") or given.get("divisor_override"):
         return NotImplemented
@@ -89,27 +90,21 @@ def windows_over_time(function: Callable[..., torch.Tensor], args: Any, kwargs: 
     if function is not torch.nn.functional.unfold:
         return NotImplemented
     given = {**dict(zip(_UNFOLD_NAMES, args, strict=False)), **kwargs}
-    x, window = given["input"], _sizes(given["kernel_size"], 2)
+    x, window = given["input"], each_dim(given["kernel_size"], 2)
     symbolic = [place for place, size in enumerate(window) if isinstance(size, torch.SymInt)]
     changes = any(_changes(given, place, 2) for place in (0, 1))
     if len(symbolic) != 1 or x.dim() != 4 or changes or not same_size(window[symbolic[0]], x.shape[symbolic[0] - 2]):
         return NotImplemented
     cut = 1 - symbolic[0]
-    windows = x.unfold(2 + cut, window[cut], _sizes(given.get("stride", 1), 2)[cut])  # its elements are last
+    windows = x.unfold(2 + cut, window[cut], each_dim(given.get("stride", 1), 2)[cut])  # its elements are last
     order = (0, 1, 4, 3, 2) if cut == 0 else (0, 1, 2, 4, 3)
     return windows.permute(order).flatten(1, 3)
-
-
-def _sizes(value: Any, rank: int) -> list[Any]:
-    """Return a number for each dimension; one number holds for all of them."""
-    sizes = list(value) if isinstance(value, Sequence) else [value]
-    return sizes if len(sizes) == rank else sizes * rank
 
 
 def _changes(given: dict[str, Any], place: int, rank: int) -> bool:
     """Whether padding or gaps in the window change what one over the whole dimension reads."""
     return any(
-        _sizes(given.get(option, _NEUTRAL[option]), rank)[place] != _NEUTRAL[option]
+        each_dim(given.get(option, _NEUTRAL[option]), rank)[place] != _NEUTRAL[option]
         for option in ("padding", "dilation")
     )
 
@@ -117,7 +112,7 @@ def _changes(given: dict[str, Any], place: int, rank: int) -> bool:
 def _without(given: dict[str, Any], option: str, reduced: Sequence[int], rank: int) -> Any:
     """Return an option of the window, without the dimensions that are reduced already."""
     value = given["kernel_size"] if option == "stride" and not given[option] else given[option]
-    return [_NEUTRAL[option] if place in reduced else size for place, size in enumerate(_sizes(value, rank))]
+    return [_NEUTRAL[option] if place in reduced else size for place, size in enumerate(each_dim(value, rank))]
 
 
 def embedding_bag(

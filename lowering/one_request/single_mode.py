@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..errors import LoweringError, calling_line, source_suffix
+from ..exported_graph import each_dim
 from ..exporter.model_attributes import replaced
 from ..packing.packed_placeholder import TORCH_RNN_FILES, TracedLengths
 from ..packing.packed_rules import viewed
@@ -278,9 +279,8 @@ def _pooled(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: An
     given = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, **pooling_arguments("max", args, kwargs)}
     if given.get("return_indices"):
         return NotImplemented
-    kernel, stride, padding, dilation = (
-        _single(given[name]) for name in ("kernel_size", "stride", "padding", "dilation")
-    )
+    names = ("kernel_size", "stride", "padding", "dilation")
+    kernel, stride, padding, dilation = ((*each_dim(given[name], 1), None)[0] for name in names)
     window = ((1, kernel), (1, stride or kernel), (0, padding), (1, dilation))
     return torch.max_pool2d(given["input"].unsqueeze(-2), *window, given["ceil_mode"]).squeeze(-2)
 
@@ -291,11 +291,6 @@ def _joined(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: An
     tensors = given.pop("tensors", None)
     is_repeated = isinstance(tensors, RepeatedList) and list.__len__(tensors) == 1  # none was replaced
     return joined(name, tensors, **given) if is_repeated else NotImplemented
-
-
-def _single(value: Any) -> Any:
-    """Return the number of a window that may be given as a tuple of one."""
-    return (value[0] if value else None) if isinstance(value, (tuple, list)) else value
 
 
 def _padded_together(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 
+from ..exported_graph import each_dim
 from .indexing_rules import taken
 from .reduction_rules import mean_of_rows
 from .shape_rules import unraveled
@@ -61,7 +62,7 @@ def _has_padding(padding: Sequence[Any] | str, along_time: Sequence[bool]) -> bo
     """Whether a convolution has padding along a dimension of timesteps."""
     if isinstance(padding, str):  # "same"; or "valid", for which a mask changes nothing
         return any(along_time)
-    each = [*padding] * len(along_time) if len(padding) == 1 else padding
+    each = each_dim(padding, len(along_time))
     return any(size != 0 and is_time for size, is_time in zip(each, along_time, strict=True))
 
 
