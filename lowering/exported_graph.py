@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -184,8 +184,8 @@ def _smaller(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, i
     return {**first, **{name: min(size, first.get(name, size)) for name, size in second.items()}}
 
 
-def value_source(node: Node) -> Node:
-    """Return the node that computes a tensor's values, through operators that only move or convert them."""
-    while node.op == "call_function" and str(node.target).rsplit(".", 1)[0] in _KEEPS_VALUES:
+def value_source(node: Node, through: Collection[str] = _KEEPS_VALUES) -> Node:
+    """Return the node that computes a tensor's values, `through` operators that only move or convert them."""
+    while operator_name(node) in through:
         node = cast(Node, node.args[0])
     return node

@@ -9,11 +9,14 @@ import torch
 
 from ..backends.exported_program import is_assertion
 from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
-from .exported_graph import user_inputs
+from .exported_graph import operator_name, user_inputs, value_source
 from .exporter.shape_conditions import TimeBound
 
-_LOOKS_FOR_NAN = {"isnan", "nan_to_num", "nansum", "nanmedian", "isfinite"}
-_MOVES = "clone expand masked_fill permute reshape select slice squeeze to transpose unsqueeze view"
+_LOOKS_FOR_NAN = {f"aten.{name}" for name in ("isnan", "nan_to_num", "nansum", "nanmedian", "isfinite")}
+_MOVES = {
+    *(f"aten.{name}" for name in ("clone", "expand", "masked_fill", "permute", "reshape", "select", "slice")),
+    *(f"aten.{name}" for name in ("squeeze", "to", "transpose", "unsqueeze", "view")),
+}
 """Operators whose results have values of their first argument."""
 
 
@@ -101,13 +104,7 @@ def inputs_searched_for_nan(program: LoweredModel) -> tuple[str, ...]:
     }
     found = set()
     for node in program.exported.graph.nodes:
-        if _operator(node) in _LOOKS_FOR_NAN or (_operator(node) in ("eq", "ne") and node.args[0] is node.args[1]):
-            source = node.args[0]
-            while _operator(source) in _MOVES.split():
-                source = source.args[0]
-            found.add(refusing.get(source))
+        name = operator_name(node)
+        if name in _LOOKS_FOR_NAN or (name in ("aten.eq", "aten.ne") and node.args[0] is node.args[1]):
+            found.add(refusing.get(value_source(node.args[0], _MOVES)))
     return tuple(name for name in refusing.values() if name in found)
-
-
-def _operator(node: torch.fx.Node) -> str:
-    return str(node.target).split(".")[1] if isinstance(node.target, torch._ops.OpOverload) else ""
