@@ -219,7 +219,7 @@ class _Walk:
             self.carries.append(CarrySource("last", node, 0))
         elif name in _REDUCTIONS and self.is_over_time(node, source):
             self.carries.append(CarrySource(_REDUCTIONS[name], node, 0))
-        elif name in _EXTREMES and self.taints.is_tuple(node) and self.is_over_time(node, source):
+        elif name in _EXTREMES and isinstance(node.meta["val"], (list, tuple)) and self.is_over_time(node, source):
             self.minmax_nodes.add(node)
         else:
             return False

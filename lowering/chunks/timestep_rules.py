@@ -67,10 +67,6 @@ class TaintMap:
         dims = self.time_dims(node)
         return dims[0] if len(dims) == 1 else None
 
-    def is_tuple(self, node: Node) -> bool:
-        """Whether a node returns several tensors."""
-        return isinstance(node.meta.get("val"), (list, tuple))
-
 
 Rule = Callable[[TaintMap, Node], bool]
 
@@ -268,8 +264,8 @@ def _transfer_call(taints: TaintMap, node: Node) -> Taint:
     if PER_TIMESTEP not in sources and name not in FACTORIES and name not in FILL_FACTORIES:
         return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
     if is_timestep_local(taints, node, name):
-        over_time = taints.time_dims(node) or (PER_TIMESTEP in sources and taints.is_tuple(node))
-        return PER_TIMESTEP if over_time else INDEPENDENT
+        is_tuple = isinstance(node.meta.get("val"), (list, tuple))
+        return PER_TIMESTEP if taints.time_dims(node) or (PER_TIMESTEP in sources and is_tuple) else INDEPENDENT
     return Tainted(name, node_line(node))
 
 

@@ -124,8 +124,8 @@ class SubgraphBuilder:
 def holder_of(exported: torch.export.ExportedProgram) -> torch.nn.Module:
     """Build a module with all tensors of the program by their names."""
     tensors = weights_of(exported)
-    names = [name for name in weight_names(exported).values() if name in tensors]
-    return module_with({name: tensors[name] for name in names}, exported.state_dict)
+    own = {name: tensors[name] for name in weight_names(exported).values() if name in tensors}
+    return module_with(own, exported.state_dict)
 
 
 def tensors_by_placeholder(exported: torch.export.ExportedProgram, holder: torch.nn.Module) -> dict[str, torch.Tensor]:

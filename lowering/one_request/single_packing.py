@@ -46,7 +46,7 @@ def follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
     """
     operands = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
     packed = next((found for found in map(placeholder_of, operands) if found is not None), None)
-    reduced = next((found for found in map(_reduction_of, operands) if found is not None), None)
+    reduced = next((getattr(value, _REDUCED) for value in operands if hasattr(value, _REDUCED)), None)
     for tensor in pytree.tree_leaves(result) if packed or reduced else ():
         if not isinstance(tensor, torch.Tensor):
             continue
@@ -56,11 +56,6 @@ def follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
             setattr(tensor, _REDUCED, packed_use_error(packed, f"aten::{name.strip('_')}", calling_line()))
         elif len(operands) == 1:
             setattr(tensor, _REDUCED, reduced)
-
-
-def _reduction_of(value: object) -> LoweringError | None:
-    error: LoweringError | None = getattr(value, _REDUCED, None)
-    return error
 
 
 def reject_packed_results(outputs: object) -> None:
@@ -74,7 +69,7 @@ def reject_packed_results(outputs: object) -> None:
         packed = placeholder_of(leaf)
         if isinstance(leaf, rnn_utils.PackedSequence) or (packed is not None and not packed.computed):
             reject_packed_outputs(leaf)
-        if (error := _reduction_of(leaf)) is not None:
+        if (error := getattr(leaf, _REDUCED, None)) is not None:
             raise error
 
 
@@ -135,7 +130,9 @@ def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
     Raises `LoweringError`: the lengths are not known to fit, or the padded length depends on them.
     """
     if name == "index_select" and caller is rnn_utils.pack_padded_sequence.__code__:
-        _check_rows(*args)
+        data, dim, order = args
+        if same_size(order.shape[0], 1) and not same_size(data.shape[dim], 1):  # timesteps in the place of the batch
+            raise swapped_axes("pack_padded_sequence")
     if name in ("sort", "_pack_padded_sequence"):
         lengths = args[1] if name == "_pack_padded_sequence" else args[0]
         if known_values(lengths) is not None or not isinstance(lengths, torch.Tensor) or lengths.dim() != 1:
@@ -159,12 +156,6 @@ def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> No
             f"{name.strip('_')} takes the data of packed sequences within a timestep{source_suffix(calling_line())}: "
             "pad them with pad_packed_sequence(..., total_length=...) first, and mask what is beyond their lengths"
         )
-
-
-def _check_rows(data: torch.Tensor, dim: int, order: torch.Tensor) -> None:
-    """Refuse to order by the lengths of one request what has its timesteps in the place of the batch."""
-    if same_size(order.shape[0], 1) and not same_size(data.shape[dim], 1):
-        raise swapped_axes("pack_padded_sequence")
 
 
 def _concerns_inner(name: str, args: Any) -> bool:

@@ -67,6 +67,7 @@ class Fact:
         memory = getattr(tensor, _MEMORY, None) or SimpleNamespace(writes=0)
         setattr(tensor, _MEMORY, memory)
         setattr(tensor, self._attribute, (value, memory, memory.writes))
+        return tensor
 
     def of(self, tensor: object) -> Any:
         """Return the fact about a tensor; None if it is not known."""

@@ -38,8 +38,7 @@ def matmul(batch: Batch, call: Call) -> Results:
     """Multiply matrices, vectors or batches of matrices."""
     first, second = list(call.values())
     shared = first.shared and second.shared and not is_ragged(first.sizes[-1])
-    product = _matmul(batch, first, second, len(call.sizes[0]))
-    return Value(product.squeeze(0) if shared else product, call.sizes[0], shared)
+    return call.results(_matmul(batch, first, second, len(call.sizes[0])), shared=shared)
 
 
 def _matmul(batch: Batch, first: Value, second: Value, rank: int) -> torch.Tensor:

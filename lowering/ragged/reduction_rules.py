@@ -87,8 +87,7 @@ def variance(batch: Batch, call: Call, *, root: bool, with_mean: bool = False) -
     if "unbiased" in call.arguments:
         correction = int(call["unbiased"])
     correction = 1 if correction is None else float(correction)
-    tensor = batch.rows_of(value)
-    left, center = _centered(batch, value, tensor, dims)
+    left, center = _centered(batch, value, dims)
     # Torch squares in double precision. Relative to the largest one, no square overflows or vanishes.
     peak = batch.masked(Value(left.abs(), value.sizes), dims, 0).amax(shifted(dims), keepdim=True)
     squares = mean_of_rows(batch, value, (left / peak.masked_fill(peak == 0, 1)) ** 2, dims, keep)
@@ -111,9 +110,7 @@ def softmax(batch: Batch, call: Call) -> Results:
     value = replace(value, tensor=value.tensor.to(call.dtypes[0]))  # integers have no infinity
     tensor = batch.masked(value, [dim], float("-inf"))
     # A column of padding holds minus infinity only if the row is a dummy, which has at least one position.
-    shared = value.shared and not is_ragged(value.sizes[dim])
-    result = call.run(self=tensor, dim=dim + 1)
-    return call.results(result, shared=shared)
+    return _results(call, value, [dim], call.run(self=tensor, dim=dim + 1))
 
 
 def scan(batch: Batch, call: Call) -> Results:
@@ -141,7 +138,7 @@ def layer_norm(batch: Batch, call: Call) -> Results:
         eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else float(call["eps"])
         tensor = tensor * torch.rsqrt(mean_of_rows(batch, value, tensor**2, dims, keep=True) + eps)
     else:
-        tensor = _standardized(batch, value, tensor, dims, call["eps"])
+        tensor = _standardized(batch, value, dims, call["eps"])
     for key, function in (("weight", torch.mul), ("bias", torch.add)):
         if call.get(key) is not None:
             factor = batch.rows_of(call.value(key))
@@ -170,7 +167,7 @@ def _by_statistics(batch: Batch, call: Call, value: Value) -> Results:
     shape = [1, 1, -1, *[1] * (value.rank - 2)]
     mean, spread = (batch.rows_of(given[name]) for name in names[:2])
     mean, spread = (x.reshape(x.shape[0], *shape[1:]) for x in (mean, spread))
-    scaled = _scaled(batch, call, (tensor - mean) * torch.rsqrt(spread + float(call["eps"])), shape)
+    scaled = _scaled(batch, call, (tensor - mean) * torch.rsqrt(spread + float(call["eps"])))
     return call.results([scaled.expand(batch.rows, *scaled.shape[1:]), *_empty(call)], shared=False)
 
 
@@ -188,24 +185,18 @@ def instance_norm(batch: Batch, call: Call) -> Results:
 
 
 def _normalized_channels(batch: Batch, call: Call, value: Value, dims: Sequence[int]) -> Results:
-    tensor = batch.rows_of(value)
-    result = _standardized(batch, value, tensor, dims, call["eps"])
-    shape = [1, 1, -1, *[1] * (value.rank - 2)]
-    return _results(call, value, dims, _scaled(batch, call, result, shape))
+    return _results(call, value, dims, _scaled(batch, call, _standardized(batch, value, dims, call["eps"])))
 
 
-def _standardized(
-    batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequence[int], epsilon: float
-) -> torch.Tensor:
-    left = _centered(batch, value, tensor, dims)[0]
+def _standardized(batch: Batch, value: Value, dims: Sequence[int], epsilon: float) -> torch.Tensor:
+    left = _centered(batch, value, dims)[0]
     spread = mean_of_rows(batch, value, left**2, dims, keep=True)
     return left * torch.rsqrt(spread + float(epsilon))
 
 
-def _centered(
-    batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequence[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _centered(batch: Batch, value: Value, dims: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tensor without its mean, and the mean."""
+    tensor = batch.rows_of(value)
     center = mean_of_rows(batch, value, tensor, dims, keep=True)
     left = tensor - center
     # the mean is rounded: what is left of it would count where all elements are far from zero
@@ -213,12 +204,13 @@ def _centered(
     return left - rest, center
 
 
-def _scaled(batch: Batch, call: Call, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Multiply by weights and add the bias, which are shared or those of each request."""
+def _scaled(batch: Batch, call: Call, tensor: torch.Tensor) -> torch.Tensor:
+    """Multiply channels by weights and add the bias, which are shared or those of each request."""
+    shape = (-1, *[1] * (tensor.dim() - 3))
     weight, bias = (None if call.get(name) is None else batch.rows_of(call.value(name)) for name in ("weight", "bias"))
     if weight is not None:
-        tensor = tensor * weight.reshape(weight.shape[0], *shape[1:])
-    return tensor if bias is None else tensor + bias.reshape(bias.shape[0], *shape[1:])
+        tensor = tensor * weight.reshape(weight.shape[0], 1, *shape)
+    return tensor if bias is None else tensor + bias.reshape(bias.shape[0], 1, *shape)
 
 
 def group_norm(batch: Batch, call: Call) -> Results:
@@ -232,8 +224,8 @@ def group_norm(batch: Batch, call: Call) -> Results:
     grouped = tensor.reshape(*tensor.shape[:2], groups, int(channels) // groups, *tensor.shape[3:])
     sizes = (own, sympy.Integer(groups), channels / groups, *rest)
     dims = list(range(2, len(sizes)))
-    result = _standardized(batch, Value(grouped, sizes), grouped, dims, call["eps"]).reshape(tensor.shape)
-    return _results(call, value, list(range(1, value.rank)), _scaled(batch, call, result, [1, 1, -1, *[1] * len(rest)]))
+    result = _standardized(batch, Value(grouped, sizes), dims, call["eps"]).reshape(tensor.shape)
+    return _results(call, value, list(range(1, value.rank)), _scaled(batch, call, result))
 
 
 def vector_norm(batch: Batch, call: Call) -> Results:

@@ -115,11 +115,11 @@ def cat(batch: Batch, call: Call) -> Results:
     values: list[Value] = [value for value in call["tensors"] if value.sizes != (0,)]
     rank = values[0].rank
     dim = normalized(call["dim"], rank)
-    shared = call.shared
-    if shared and not any(is_ragged(value.sizes[dim]) for value in values[:-1]):
+    in_turn = any(is_ragged(value.sizes[dim]) for value in values[:-1])
+    if call.shared and not in_turn:
         return Value(torch.cat([value.tensor for value in values], dim), call.sizes[0], shared=True)
     tensors = [batch.every_row(value) for value in values]
-    if not any(is_ragged(value.sizes[dim]) for value in values[:-1]):
+    if not in_turn:
         zero = all(value.zero_beyond or not value.ragged_dims for value in values)
         return call.result(torch.cat(tensors, dim + 1), zero_beyond=zero)
     return call.result(_cat_ragged(batch, tensors, [value.sizes[dim] for value in values], dim + 1))

@@ -147,7 +147,7 @@ def upsample(batch: Batch, call: Call) -> Results:
     """
     value = call.value()
     if not any(map(is_ragged, value.sizes[2:])):
-        return _interpolated(batch, call, value)
+        return interpolation(batch, call)
     tensor = batch.rows_of(value)
     for dim in range(2, value.rank):
         factor = call.sizes[0][dim] / value.sizes[dim]
@@ -163,10 +163,6 @@ def interpolation(batch: Batch, call: Call) -> Results:
     value = call.value()
     if any(map(is_ragged, value.sizes[2:])):
         raise NoRule("an interpolation over the timesteps")
-    return _interpolated(batch, call, value)
-
-
-def _interpolated(batch: Batch, call: Call, value: Value) -> Results:
     tensor, folded = _folded(batch.rows_of(value), range(2, value.rank))
     name = "self" if "self" in call.arguments else "input"
     return _unfolded(batch, call, call.run(**{name: tensor}), folded, value.shared)
@@ -179,7 +175,7 @@ def upsample_linear(batch: Batch, call: Call) -> Results:
     """
     value = call.value()
     if not is_ragged(value.sizes[2]):
-        return _interpolated(batch, call, value)
+        return interpolation(batch, call)
     if call["align_corners"] or not (call.get("scales") or call.get("scale_factors")):
         raise NoRule("an interpolation whose step depends on the number of timesteps")
     last = batch.own(value.sizes[2]) - 1
