@@ -37,11 +37,6 @@ def named_at(operator: str, line: str | None) -> str:
     return operator if line is None or re.search(rf"\b{operator.rpartition('.')[2]}\b", line) else "an operation"
 
 
-def operands(node: Node) -> tuple[Any, ...]:
-    """Return the arguments of a call, whose types are those of its operator's schema."""
-    return node.args
-
-
 def named_arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by their names in the operator's schema, defaults included."""
     defaults = {declared.name: declared.default_value for declared in operator._schema.arguments}
@@ -95,7 +90,7 @@ def rule_table(*groups: tuple[RuleT, str]) -> dict[str, RuleT]:
 
 def class_count(node: Node) -> int | None:
     """Return the number of classes that a call names; None where the ids of the batch decide it."""
-    _, given = (*node.args, *node.kwargs.values(), -1)[:2]
+    given = argument(node, "num_classes")
     return given if isinstance(given, int) and given > 0 else None
 
 
@@ -172,10 +167,10 @@ def vocabularies(exported: torch.export.ExportedProgram) -> dict[str, int]:
     bounds: dict[str, int] = {}
     for node in exported.graph.nodes:
         if str(node.target) == "aten.embedding.default":
-            weight, ids = operands(node)[:2]
+            weight, ids = argument(node, "weight"), argument(node, "indices")
             bounds = _smaller(bounds, {value_source(ids).name: int(weight.meta["val"].shape[0])})
         elif str(node.target) == "aten.one_hot.default" and (classes := class_count(node)) is not None:
-            bounds = _smaller(bounds, {value_source(operands(node)[0]).name: classes})
+            bounds = _smaller(bounds, {value_source(argument(node, "self")).name: classes})
     return bounds
 
 

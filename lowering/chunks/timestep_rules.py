@@ -17,11 +17,12 @@ from typing import Any, Literal
 
 import torch
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from ...backends.recurrent_operators import is_recurrent
 from ...bucketing.shapes import Axis
 from ..errors import node_line
-from ..exported_graph import argument, axis_of, class_count, dims_argument, operands, operator_name, rank, rule_table
+from ..exported_graph import argument, axis_of, class_count, dims_argument, operator_name, rank, rule_table
 from ..ragged.sizes import product
 
 
@@ -86,7 +87,7 @@ def _feature_wise(taints: TaintMap, node: Node) -> bool:
 
 def _matmul(taints: TaintMap, node: Node) -> bool:
     """matmul(a, b) with time among the rows of a, not in what is summed over."""
-    a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (operands(node)[0], operands(node)[0])
+    a, b = (node.all_input_nodes * 2)[:2]  # both may be the same
     return taints.time_dim_of(a) not in (None, rank(a) - 1) and not taints.time_dims(b) and taints.of[b] == INDEPENDENT
 
 
@@ -99,7 +100,7 @@ def _over_other_dims(taints: TaintMap, node: Node) -> bool:
 def _layer_norm(taints: TaintMap, node: Node) -> bool:
     x = node.all_input_nodes[0]
     time = taints.time_dim_of(x)
-    return time is not None and time < rank(x) - len(operands(node)[1])
+    return time is not None and time < rank(x) - len(argument(node, "normalized_shape"))
 
 
 def _batch_norm(taints: TaintMap, node: Node) -> bool:
@@ -137,13 +138,13 @@ def _slice(taints: TaintMap, node: Node) -> bool:
 def _select(taints: TaintMap, node: Node) -> bool:
     """One index of another dimension, or the first timestep, which every request has."""
     x = node.all_input_nodes[0]
-    dim, index = int(operands(node)[1]) % rank(x), operands(node)[2]
+    dim, index = int(argument(node, "dim")) % rank(x), argument(node, "index")
     return dim != taints.time_dim_of(x) or bool(index == 0)
 
 
 def _gather(taints: TaintMap, node: Node) -> bool:
     """Along time, each row's own last timestep (lengths - 1). Along other dimensions, each timestep from itself."""
-    x, dim, index = operands(node)[:3]
+    x, dim, index = (argument(node, name) for name in ("self", "dim", "index"))
     time = taints.time_dim_of(x)
     if time is None:
         return False
@@ -156,8 +157,8 @@ def is_last_step(taints: TaintMap, node: object) -> bool:
     """Whether an index is lengths - 1 of each row, broadcast over other dimensions."""
     node = _of_rows(taints, node)
     if node is not None and operator_name(node) == "aten.where":  # a negative position is counted from the end
-        condition, _, position = operands(node)
-        is_of_position = operator_name(condition) == "aten.lt" and operands(condition) == (position, 0)
+        condition, position = argument(node, "condition"), argument(node, "other")
+        is_of_position = operator_name(condition) == "aten.lt" and condition.args == (position, 0)
         node = _of_rows(taints, position) if is_of_position else None
     if node is None or operator_name(node) not in ("aten.sub", "aten.add") or argument(node, "alpha", 1) != 1:
         return False
@@ -179,11 +180,10 @@ def _of_rows(taints: TaintMap, node: object) -> Node | None:
 
 def _recurrence(taints: TaintMap, node: Node) -> bool:
     """A masked recurrence is exact for any padding of x. Its initial states must be independent of padding."""
-    x, lengths, *states_and_weights = operands(node)
+    x, lengths = argument(node, "x"), argument(node, "lengths")
     while isinstance(lengths, Node) and operator_name(lengths) in CONVERSIONS:
         lengths = lengths.all_input_nodes[0]
-    rest = [n for a in states_and_weights for n in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(n, Node)]
-    if any(taints.of[n] != INDEPENDENT for n in rest):
+    if any(taints.of[n] != INDEPENDENT for n in pytree.tree_leaves(node.args[2:]) if isinstance(n, Node)):
         return False
     if taints.time_dim_of(x) is None:
         return taints.of[x] == INDEPENDENT
@@ -224,7 +224,7 @@ _RULES: dict[str, Rule] = {
         (_over_other_dims, "var std topk glu"),
         (lambda taints, node: taints.time_dim_of(node.all_input_nodes[0]) is not None, "cumsum"),
         (_cat, "cat"),
-        (lambda taints, node: len({d for t in operands(node)[0] for d in taints.time_dims(t)}) <= 1, "stack"),
+        (lambda taints, node: len({d for t in argument(node, "tensors") for d in taints.time_dims(t)}) <= 1, "stack"),
         (_gather, "gather"),
     ),
     "neuron_lstm.lstm": _recurrence,
