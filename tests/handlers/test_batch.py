@@ -67,17 +67,6 @@ def answered(model: ServedModel, items: Sequence[SequenceInput]) -> tuple[list[f
     return [one.kind if isinstance(one, RequestError) else float(one[0].flatten()[-1]) for one in answers], work
 
 
-def plan_alone_only(make: type[ServedModel], monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = make.plan
-
-    def alone_only(self: ServedModel, lengths: Sequence[int]) -> Plan:
-        if len(lengths) > 1:
-            raise RuntimeError("out of memory")
-        return plan(self, lengths)
-
-    monkeypatch.setattr(make, "plan", alone_only)
-
-
 @MODELS
 def test_all_sequences_are_answered_by_one_plan(make: type[ServedModel]) -> None:
     told, work = answered(make(), [item(1, 2), item(3), item(1, 1, 1, 1, 1)])
@@ -111,10 +100,22 @@ def test_a_failure_is_logged_once(make: type[ServedModel], caplog: pytest.LogCap
 
 
 @MODELS
-def test_a_cause_that_only_a_sequence_alone_has_is_logged(
+def test_sequences_that_fail_only_together_are_answered_and_a_cause_that_one_has_alone_is_logged(
     make: type[ServedModel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plan_alone_only(make, monkeypatch)
+    plan = make.plan
+
+    def alone_only(self: ServedModel, lengths: Sequence[int]) -> Plan:
+        if len(lengths) > 1:
+            raise RuntimeError("out of memory")
+        return plan(self, lengths)
+
+    monkeypatch.setattr(make, "plan", alone_only)
+    told, work = answered(make(), [item(1, 2), item(3)])
+    assert told == [3.0, 3.0]
+    assert (len(work.plans), work.engine_seconds) == (2, 2.0)
+
+    caplog.clear()
     told, _ = answered(make(), [item(POISON), item(3), item(1, POISON)])
 
     assert told == ["InternalError", 3.0, "InternalError"]
@@ -166,17 +167,6 @@ def test_a_sequence_that_is_alone_is_tried_once(make: type[ServedModel], caplog:
     assert work == BatchStats(lengths=(2,))
     assert len(model.plans if isinstance(model, Stairs) else model.runs) == 1  # type: ignore[attr-defined]  # each keeps its calls
     assert len(caplog.records) == 1
-
-
-@MODELS
-def test_sequences_that_fail_only_together_are_all_answered(
-    make: type[ServedModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan_alone_only(make, monkeypatch)
-    told, work = answered(make(), [item(1, 2), item(3)])
-
-    assert told == [3.0, 3.0]
-    assert (len(work.plans), work.engine_seconds) == (2, 2.0)
 
 
 def test_no_sequences_are_no_work() -> None:

@@ -48,7 +48,7 @@ def test_every_row_gets_the_answer_it_gets_alone_whoever_else_is_in_the_batch() 
     assert together[5] == (200, [5.0, 5.0, 6.0, 8.0, 11.0, 15.0])
 
 
-def test_a_sequence_that_fails_costs_only_its_own_request_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sequence_or_an_instance_that_fails_costs_its_own_request_alone(caplog: pytest.LogCaptureFixture) -> None:
     answers = ask(make_service(), [1] * 8, [66] * 3, *([2] * 8 for _ in range(3)))
 
     assert [status for status, _ in answers] == [200, 500, 200, 200, 200]
@@ -56,6 +56,10 @@ def test_a_sequence_that_fails_costs_only_its_own_request_the_answer(caplog: pyt
     assert "kernel" not in answers[1][1]["message"]
     assert "a kernel failed" in caplog.text
     assert len(caplog.records) == 1
+
+    answers = ask(make_service(), {"instances": [[1], [66], [2]]}, {"instances": [[3], [4, 1]]})
+    assert [status for status, _ in answers] == [500, 200]
+    assert answers[1][1] == {"predictions": [[3.0], [4.0, 5.0]]}
 
 
 def test_the_response_to_a_request_that_was_cut_says_so_in_a_header() -> None:
@@ -66,17 +70,11 @@ def test_the_response_to_a_request_that_was_cut_says_so_in_a_header() -> None:
     assert [(one.status, dict(one.headers)) for one in responses] == [(200, {}), (200, cut), (200, cut), (500, {})]
 
 
-def test_an_instance_that_fails_costs_its_request_the_other_instances(caplog: pytest.LogCaptureFixture) -> None:
-    answers = ask(make_service(), {"instances": [[1], [66], [2]]}, {"instances": [[3], [4, 1]]})
-
-    assert [status for status, _ in answers] == [500, 200]
-    assert answers[1][1] == {"predictions": [[3.0], [4.0, 5.0]]}
-
-
 def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
     reported: list[BatchMetrics] = []
     service = make_service(report=reported.append, clock=map(float, count()).__next__)
 
+    service.handle([RawRequest({}, {"describe": "True"})])  # from TorchServe, not from a client: it is not counted
     ask(service, [1, 2], b"{", {"instances": [[1], [2, 3, 4]]}, [1] * 9, b"[")
 
     (counts,) = reported
@@ -85,15 +83,6 @@ def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
     assert counts.stats.real_timesteps == 6
     assert counts.padded_timesteps == counts.stats.plans[0].computed_timesteps - 6
     assert (counts.stats.plan_seconds, counts.stats.engine_seconds, counts.seconds) == (1.0, 1.0, 5.0)
-
-
-def test_a_description_is_not_counted() -> None:
-    """The request comes from TorchServe, not from a client."""
-    reported: list[BatchMetrics] = []
-
-    make_service(report=reported.append).handle([RawRequest({}, {"describe": "True"})])
-
-    assert reported == []
 
 
 def test_a_failure_while_planning_or_encoding_is_a_500_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,20 +58,24 @@ def frames_of(length: int) -> np.ndarray:
     return np.random.default_rng(length).standard_normal((length, 3), np.float32)
 
 
-def test_chunks_give_the_outputs_of_the_whole_sequence(archive: Path, source: Source) -> None:
+def test_chunks_give_the_outputs_of_the_whole_sequence_and_a_wrong_one_changes_nothing(
+    archive: Path, source: Source
+) -> None:
     frames = frames_of(21)
     with open_archive(archive, threads=1) as model:
         session = model.session()
         assert (session.id, session.step) == (None, 0)
         parts: list[Any] = [session.send(frames[:4], as_numpy=True), session.send(frames[4:5].tolist())]
         assert session.id
+        with pytest.raises(InvalidSequence, match="frames"):
+            session.send([[1.0]])
         assert session.step == 5
         parts.append(session.send({"frames": torch.from_numpy(frames[5:])}, end=True))
 
     np.testing.assert_allclose(np.concatenate(parts), eager(source, frames), atol=1e-5)
 
 
-def test_sessions_do_not_see_each_other(archive: Path, source: Source) -> None:
+def test_sessions_do_not_see_each_other_and_end_with_the_archive(archive: Path, source: Source) -> None:
     one, other = frames_of(6), frames_of(7)
     with open_archive(archive, threads=1) as model:
         first, second = model.session("first"), model.session("second")
@@ -79,6 +83,10 @@ def test_sessions_do_not_see_each_other(archive: Path, source: Source) -> None:
 
     np.testing.assert_allclose(np.concatenate([found[0], found[2]]), eager(source, one), atol=1e-5)
     np.testing.assert_allclose(np.concatenate([found[1], found[3]]), eager(source, other), atol=1e-5)
+    with pytest.raises(ValueError, match="the archive is closed"):
+        first.send(one)
+    with pytest.raises(ValueError, match="the archive is closed"):
+        model.session()
 
 
 def test_a_stored_session_is_resumed_after_a_restart(
@@ -113,30 +121,6 @@ def test_an_ended_session_takes_nothing_more(source: Source, tmp_path: Path, mon
             assert refused.value.kind == "SessionEnded"
 
 
-def test_a_wrong_chunk_changes_nothing(archive: Path, source: Source) -> None:
-    frames = frames_of(5)
-    with open_archive(archive, threads=1) as model:
-        session = model.session("talk")
-        first = session.send(frames[:2])
-        with pytest.raises(InvalidSequence, match="frames"):
-            session.send([[1.0]])
-        assert session.step == 2
-        rest = session.send(frames[2:])
-
-    np.testing.assert_allclose(np.concatenate([first, rest]), eager(source, frames), atol=1e-5)
-
-
-def test_a_closed_archive_takes_no_chunk(archive: Path) -> None:
-    with open_archive(archive, threads=1) as model:
-        session = model.session()
-        session.send(frames_of(2))
-
-    with pytest.raises(ValueError, match="the archive is closed"):
-        session.send(frames_of(2))
-    with pytest.raises(ValueError, match="the archive is closed"):
-        model.session()
-
-
 @pytest.mark.parametrize("wrong", ["", "talk of Ada", 17, b"talk"])
 def test_an_id_that_is_none_begins_no_other_session(archive: Path, wrong: Any) -> None:
     """A state would be lost without a word."""
@@ -148,14 +132,11 @@ def test_an_id_that_is_none_begins_no_other_session(archive: Path, wrong: Any) -
             model.session(resume=True)
 
 
-def test_a_session_without_a_chunk_does_not_end(archive: Path) -> None:
-    with open_archive(archive, threads=1) as model, pytest.raises(SessionError, match="send a chunk first"):
-        model.session("talk").end()
-
-
 def test_chunks_of_several_threads_are_applied_one_after_the_other(archive: Path) -> None:
     with open_archive(archive, threads=1) as model:
         session, chunk = model.session("talk"), frames_of(2)
+        with pytest.raises(SessionError, match="send a chunk first"):
+            session.end()
         session.send(chunk)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(session.send, [chunk] * 8))

@@ -133,39 +133,28 @@ def test_a_mar_is_unpacked_and_deleted_again(folder: Path, tmp_path: Path, monke
 
 def test_a_closed_archive_says_so(folder: Path) -> None:
     model = open_archive(folder, threads=1)
+    answers = model.answer_lines(io.BytesIO(b"[1]\n" * 100))
+    assert not next(answers).is_refusal
     model.close()
     model.close()
 
     with pytest.raises(ValueError, match="the archive is closed"):
         model.predict([[1]])
-
-
-def test_lines_are_answered_while_the_archive_is_open(folder: Path) -> None:
-    lines = io.BytesIO(b"[1]\n" * 100)
-    with open_archive(folder, threads=1) as model:
-        answers = model.answer_lines(lines)
-        assert not next(answers).is_refusal
-
     with pytest.raises(ValueError, match="the archive is closed"):
         list(answers)
 
 
-def test_an_archive_of_another_format_is_refused_with_the_way_out(folder: Path, tmp_path: Path) -> None:
-    """The copy of the code in the archive would read it, but is never run."""
+def test_a_changed_file_and_another_format_are_refused_with_the_way_out(folder: Path, tmp_path: Path) -> None:
+    """The copy of the code in the archive would read another format, but is never run."""
     copy = shutil.copytree(folder, tmp_path / "copy")
+    next(copy.rglob("program.py")).write_text("", "utf-8")
+    with pytest.raises(ArchiveError, match=r"program\.py was changed"):
+        open_archive(copy)
+
     manifest = copy / "variants.json"
     manifest.write_text(manifest.read_text("utf-8").replace('"format": 1', '"format": 2'), "utf-8")
     write_list(copy)
-
     with pytest.raises(ArchiveError, match=r"has format 2, and this code reads format 1: .*package the model again"):
-        open_archive(copy)
-
-
-def test_a_changed_file_is_refused(folder: Path, tmp_path: Path) -> None:
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    next(copy.rglob("program.py")).write_text("", "utf-8")
-
-    with pytest.raises(ArchiveError, match=r"program\.py was changed"):
         open_archive(copy)
 
 

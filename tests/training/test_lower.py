@@ -79,6 +79,9 @@ def test_the_model_itself_uses_torchs_implementation(used: list[bool]) -> None:
 
     assert count == len(used) == 1
     assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]  # torch does not say that it has it
+    with pytest.raises(RuntimeError):
+        faster(X, LENGTHS + 9)
+    assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]  # torch does not say that it has it
 
 
 def test_optimizers_made_for_the_model_train_the_lowered_one() -> None:
@@ -155,13 +158,6 @@ def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
 def test_what_cannot_be_lowered_is_refused(make: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         lower(make())
-
-
-def test_a_forward_that_fails_leaves_no_trace() -> None:
-    with pytest.raises(RuntimeError):
-        lower(Encoder())(X, LENGTHS + 9)
-
-    assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]  # torch does not say that it has it
 
 
 def test_other_threads_use_torchs_implementation(used: list[bool]) -> None:

@@ -35,12 +35,14 @@ def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
     assert ask(service, piece([1], id="a"))[0][0] == 410
 
 
-def test_sessions_of_one_batch_run_together() -> None:
+def test_sessions_of_one_batch_run_together_and_an_unknown_one_is_never_a_new_one() -> None:
     service = make_service()
     ask(service, *(piece([n], id=f"s{n}", start="true") for n in range(5)))
 
-    answers = ask(service, *(piece([10, 1], id=f"s{n}") for n in range(5)), piece([7], id="new", start="true"))
+    pieces = (*(piece([10, 1], id=f"s{n}") for n in range(5)), piece([7], id="new", start="true"))
+    *answers, unknown = ask(service, *pieces, piece([1], id="unknown"))
 
+    assert (unknown[0], unknown[1]["type"]) == (410, "SessionUnknown")
     assert [body["total"] for _, body in answers] == [11, 12, 13, 14, 15, 7]
     assert service.model.batches == [5, 6]  # type: ignore[attr-defined]  # the fake keeps them
 
@@ -54,13 +56,6 @@ def test_a_session_without_an_id_gets_one() -> None:
     assert len({first[ID], other[ID]}) == 2
     assert len(first[ID]) >= 22
     assert second["total"] == 4
-
-
-def test_an_unknown_session_is_never_a_new_one() -> None:
-    service = make_service()
-
-    assert [(status, body["type"]) for status, body in ask(service, piece([1], id="a"))] == [(410, "SessionUnknown")]
-    assert service.model.batches == []  # type: ignore[attr-defined]  # the fake keeps them
 
 
 def test_the_same_step_again_gets_the_same_bytes_and_a_gap_is_refused() -> None:
@@ -230,7 +225,7 @@ class Racing(MemoryStore):
         return super().write(changes)
 
 
-def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
+def test_two_workers_apply_pieces_of_one_session_in_turn_by_a_limited_number_of_attempts() -> None:
     store = Racing(Limits(10, 10**6, 600.0), Clock())
     store.rivals = []
     one, other = make_service(StoreSessions(store)), make_service(StoreSessions(store))
@@ -247,14 +242,7 @@ def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
     assert (numbered[0], numbered[1]["type"]) == (409, "StepTaken")
     assert doubled[1]["total"] == 68
 
-
-def test_attempts_to_write_are_limited() -> None:
-    store = Racing(Limits(10, 10**6, 600.0), Clock())
-    store.rivals = []
-    one, other = make_service(StoreSessions(store)), make_service(StoreSessions(store))
-    ask(one, piece([1], id="a", start="true"))
     store.rivals = [lambda: ask(other, piece([1], id="a"))] * 100
-
     assert [(status, body["type"]) for status, body in ask(one, piece([2], id="a"))] == [(409, "SessionBusy")]
 
 

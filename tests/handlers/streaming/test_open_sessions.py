@@ -29,22 +29,20 @@ def manifest(**given: object) -> Manifest:
 
 
 @pytest.mark.parametrize(
-    ("environment", "directory"),
+    ("given", "environment", "directory"),
     [
-        ({"NEURON_LSTM_SESSIONS": "/env", "XDG_STATE_HOME": "/state"}, "/env"),
-        ({"NEURON_LSTM_SESSIONS": "", "XDG_STATE_HOME": "/state"}, "/settings"),
-        ({}, "/settings"),
+        ("/settings", {"NEURON_LSTM_SESSIONS": "/env", "XDG_STATE_HOME": "/state"}, Path("/env")),
+        ("/settings", {"NEURON_LSTM_SESSIONS": "", "XDG_STATE_HOME": "/state"}, Path("/settings")),
+        ("/settings", {}, Path("/settings")),
+        (None, {"XDG_STATE_HOME": "/state"}, Path("/state/torchserve-neuron-lstm/sessions")),
+        (None, {}, Path.home() / ".local/state/torchserve-neuron-lstm/sessions"),
     ],
 )
-def test_the_environment_goes_before_the_settings(environment: dict[str, str], directory: str) -> None:
+def test_the_environment_goes_before_the_settings_and_these_before_the_users_own_state(
+    given: str | None, environment: dict[str, str], directory: Path
+) -> None:
     """An operator need not package again."""
-    assert session_directory(settings(directory="/settings"), environment) == Path(directory)
-
-
-def test_without_either_it_is_the_users_own_state() -> None:
-    """The operating system defines that directory."""
-    assert session_directory(settings(), {"XDG_STATE_HOME": "/state"}) == Path("/state/torchserve-neuron-lstm/sessions")
-    assert session_directory(settings(), {}) == Path.home() / ".local/state/torchserve-neuron-lstm/sessions"
+    assert session_directory(settings(directory=given) if given else settings(), environment) == directory
 
 
 def test_a_model_that_does_not_stream_has_no_sessions() -> None:
