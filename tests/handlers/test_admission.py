@@ -290,10 +290,7 @@ def test_a_deadline_that_cannot_be_meant_is_refused(name: str, value: str, said:
 
 
 def test_a_late_request_is_refused_before_anything_is_computed_and_the_others_are_answered() -> None:
-    model = FakeModel(make_manifest())
-    service = Service(
-        model, make_codec(model.manifest, ModelIdentity("m", "1")), unix_clock=lambda: NOW_MS / 1000, clock=lambda: 0.0
-    )
+    service = service_of(make_manifest(), unix_clock=lambda: NOW_MS / 1000, clock=lambda: 0.0)
     past = {"x-request-deadline-ms": str(NOW_MS - 1)}
     good, refused, bad = service.handle(
         [

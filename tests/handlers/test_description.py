@@ -75,14 +75,6 @@ def test_all_who_ask_in_one_batch_share_one_try(monkeypatch: pytest.MonkeyPatch)
     assert tries.call_count == 1
 
 
-def test_asking_leaves_no_session() -> None:
-    service = make_session_service()
-    service.handle([DESCRIBE])
-
-    assert isinstance(service.sessions, StoreSessions)
-    assert service.sessions.store.totals().sessions == 0
-
-
 def test_sessions_of_clients_need_no_store() -> None:
     """A signing key was there when the archive was loaded."""
     sessions = TokenSessions((b"k" * 32,), b"s" * 16, 4, "model", 60.0)
@@ -90,11 +82,14 @@ def test_sessions_of_clients_need_no_store() -> None:
     assert readiness(FakeModel(), sessions)["store"] is None
 
 
-def test_a_question_in_a_batch_is_answered_beside_requests() -> None:
+def test_a_question_in_a_batch_is_answered_beside_requests_and_leaves_no_session() -> None:
     """A probe comes at any time; TorchServe puts it into a batch with inference requests."""
-    first, asked, second = make_session_service().handle([piece([1, 2]), DESCRIBE, piece([3])])
+    service = make_session_service()
+    first, asked, second = service.handle([piece([1, 2]), DESCRIBE, piece([3])])
 
     assert told(asked)[0] == 200
     assert [first.status, second.status] == [200, 200]
     assert json.loads(first.body)["ts_request_sequence_step"] == 2
     assert json.loads(second.body)["ts_request_sequence_step"] == 1
+    assert isinstance(service.sessions, StoreSessions)
+    assert service.sessions.store.totals().sessions == 2

@@ -46,6 +46,7 @@ def test_every_row_gets_the_answer_it_gets_alone_whoever_else_is_in_the_batch() 
 
     assert [ask(service, body)[0] for body in bodies] == together
     assert together[5] == (200, [5.0, 5.0, 6.0, 8.0, 11.0, 15.0])
+    assert service.handle([]) == []
 
 
 def test_a_sequence_or_an_instance_that_fails_costs_its_own_request_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -185,7 +186,3 @@ def test_bodies_and_headers_are_never_logged(caplog: pytest.LogCaptureFixture) -
     make_service().handle([row(secret.encode(), authorization=secret), row([66], authorization=secret)])
 
     assert secret not in caplog.text
-
-
-def test_no_rows_are_no_answers() -> None:
-    assert make_service().handle([]) == []

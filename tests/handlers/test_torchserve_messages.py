@@ -158,13 +158,15 @@ def test_a_batch_takes_one_call_of_the_system() -> None:
     assert (command, len(rows), connection.calls) == (b"I", 32, 1)
 
 
-def test_a_long_body_is_not_read_beyond_its_end() -> None:
+def test_a_long_body_is_not_read_beyond_its_end_nor_from_another_connection() -> None:
     """A block that is longer than what is missing would be copied again."""
     connection = Pieces(bytes(200_000) + b"rest", [])
     read = ReadAhead(otf_message_handler._retrieve_buffer, otf_message_handler._retrieve_request)
 
     assert read(connection, 200_000) == bytes(200_000)
     assert connection.data == b"rest"
+    assert read(Pieces(b"abcd", []), 2) == b"ab"
+    assert read(Pieces(b"efgh", []), 3) == b"efg"  # of another connection: its server begins a new message
 
 
 @pytest.mark.usefixtures("in_blocks")
@@ -173,13 +175,6 @@ def test_the_worker_ends_as_before_when_the_server_closes_the_connection() -> No
         with pytest.raises(SystemExit) as exited:
             otf_message_handler.retrieve_msg(Pieces(data, []))
         assert exited.value.code == 0
-
-
-def test_bytes_of_another_connection_are_forgotten() -> None:
-    """A server that connects again begins a new message."""
-    read = ReadAhead(otf_message_handler._retrieve_buffer, otf_message_handler._retrieve_request)
-    assert read(Pieces(b"abcd", []), 2) == b"ab"
-    assert read(Pieces(b"efgh", []), 3) == b"efg"
 
 
 def test_another_torchserve_goes_on_as_it_does(caplog: pytest.LogCaptureFixture) -> None:

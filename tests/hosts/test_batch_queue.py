@@ -175,18 +175,11 @@ def test_an_engine_that_returns_too_few_responses_fails_for_its_requests_alone()
     asyncio.run(ask())
 
 
-def test_close_waits_for_what_was_accepted() -> None:
+@with_queue(most=1)
+async def test_close_waits_for_what_was_accepted(engine: Engine, queue: BatchQueue) -> None:
     """Nobody who was let in goes without a response."""
-    engine = Engine()
-    engine.go.clear()
-
-    async def ask() -> None:
-        queue = BatchQueue(engine.handle, 1, most_waiting=100)
-        tasks = [asyncio.create_task(queue.respond(request(number))) for number in range(3)]
-        await begun(engine)
-        closing = asyncio.create_task(queue.close())
-        engine.go.set()
-        await closing
-        assert [task.result().body for task in tasks] == [b"0", b"1", b"2"]
-
-    asyncio.run(ask())
+    tasks = await waiting(engine, queue, (1, 2))
+    closing = asyncio.create_task(queue.close())
+    engine.go.set()
+    await closing
+    assert [task.result().body for task in tasks] == [b"0", b"1", b"2"]

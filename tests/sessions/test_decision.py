@@ -19,6 +19,7 @@ ENDED = OPEN._replace(state=b"", ended=True)
 NEXT = ChunkRequest(start=False, end=False, step=7, digest=b"next", timesteps=2)
 LAST = replace(NEXT, step=4, digest=b"last", timesteps=3)
 START = replace(NEXT, start=True, step=0)
+AGAIN = replace(START, digest=b"last", timesteps=4)
 
 
 CASES = [
@@ -40,8 +41,8 @@ CASES = [
     ("a chunk of long ago", replace(NEXT, step=2), OPEN, "409 StepGap"),
     ("a second beginning", START, OPEN, "409 SessionExists"),
     ("a second beginning of other content", START, FIRST, "409 SessionExists"),
-    ("a beginning again", replace(START, digest=b"last", timesteps=4), FIRST, "Replay"),
-    ("a beginning again, without its step", replace(START, step=None, digest=b"last", timesteps=4), FIRST, "Replay"),
+    ("a beginning again", AGAIN, FIRST, "Replay"),
+    ("a beginning again, without its step", replace(AGAIN, step=None), FIRST, "Replay"),
     ("the content of the last chunk as a beginning", replace(LAST, start=True, step=None), OPEN, "409 SessionExists"),
     ("the end again", replace(LAST, end=True), ENDED, "Replay"),
     ("the end's content without its step", replace(LAST, end=True, step=None), ENDED, "410 SessionEnded"),
@@ -52,12 +53,7 @@ CASES = [
     ("a chunk after an upgrade", NEXT, OPEN._replace(model=OTHER), "410 ModelChanged"),
     ("a retry after an upgrade", LAST, OPEN._replace(model=OTHER), "Replay"),
     ("a beginning after an upgrade", START, OPEN._replace(model=OTHER), "StartSession"),
-    (
-        "the same beginning after an upgrade",
-        replace(START, digest=b"last", timesteps=4),
-        FIRST._replace(model=OTHER),
-        "StartSession",
-    ),
+    ("the same beginning after an upgrade", AGAIN, FIRST._replace(model=OTHER), "StartSession"),
     ("a chunk after the end and an upgrade", NEXT, ENDED._replace(model=OTHER), "410 SessionEnded"),
 ]
 

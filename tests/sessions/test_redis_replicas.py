@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from redis_server import SECONDS, RedisServer, one_and_others_long, running, server_programs
 from store_calls import WIDE, begin, records, revision
+from waiting import wait_for
 
 from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import RedisSettings
@@ -29,11 +29,8 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Re
         first = stack.enter_context(running(RedisServer(PROGRAMS[request.param], tmp_path / "first", *AT_ONCE)))
         follow = ("--replicaof", "127.0.0.1", str(first.port))
         second = stack.enter_context(running(RedisServer(PROGRAMS[request.param], tmp_path / "second", *follow)))
-        deadline = time.monotonic() + SECONDS
         with first.client() as client:
-            while client.info("replication").get("slave0", {}).get("state") != "online":
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_for(lambda: client.info("replication").get("slave0", {}).get("state") == "online", SECONDS)
         yield first, second
 
 

@@ -10,18 +10,17 @@ from torchserve_neuron_lstm.sessions.settings import RedisSettings
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        ({"url": "redis://user:s3cret@host"}, "^url: expected no user and no password"),
-        ({"url": "redis://:s3cret@host:1/0"}, "^url: expected no user and no password"),
-        ({"url": "redis://user@host"}, "^url: expected no user and no password"),
-        ({"url": "http://host"}, "^url: expected redis://HOST:PORT/DATABASE"),
-        ({"url": "host:6379"}, "^url: expected redis://HOST:PORT/DATABASE"),
-        ({"url": ""}, "^url: expected redis://HOST:PORT/DATABASE"),
-        ({"url": "redis://host/one"}, "^url: expected redis://HOST:PORT/DATABASE"),
-        ({"url": "redis://host/-1"}, "^url: expected redis://HOST:PORT/DATABASE"),
-        ({"url": "redis://host:0/0"}, "^url: expected redis://HOST:PORT/DATABASE"),
-        ({"url": "rediss://host?ssl_cert_reqs=none"}, "^url: expected redis://HOST:PORT/DATABASE"),
-        ({"url": "redis://host:70000"}, "^url: expected redis://HOST:PORT/DATABASE"),
-        ({"url": "redis://[::1"}, "^url: expected redis://HOST:PORT/DATABASE"),
+        *(
+            ({"url": f"redis://{address}"}, "^url: expected no user and no password")
+            for address in ("user:s3cret@host", ":s3cret@host:1/0", "user@host")
+        ),
+        *(
+            ({"url": url}, "^url: expected redis://HOST:PORT/DATABASE")
+            for url in (
+                *("http://host", "host:6379", "", "redis://host/one", "redis://host/-1", "redis://host:0/0"),
+                *("rediss://host?ssl_cert_reqs=none", "redis://host:70000", "redis://[::1"),
+            )
+        ),
         ({"url": "redis://host", "ca_file": "ca.pem"}, "^ca_file: expected none without TLS"),
         ({"url": "redis://host", "username": "user"}, "^password_env: is missing: a username needs"),
         ({"url": "redis://host/1", "cluster": True}, "^url: expected database 0 with cluster: true"),

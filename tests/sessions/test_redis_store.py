@@ -8,6 +8,7 @@ import pytest
 from memory_store import Clock
 from redis_server import RedisServer
 from store_calls import begin, read, write
+from waiting import wait_for
 
 from torchserve_neuron_lstm.sessions import store as interface
 from torchserve_neuron_lstm.sessions.settings import Limits
@@ -139,10 +140,7 @@ def test_everything_is_gone_from_the_server_in_the_end(server: RedisServer, stor
         client.flushall()
         write(store_on_server(server.url, None, short), "b", b"record")
         jump(server, 7 * DAY)
-        deadline = time.monotonic() + 30
-        while client.dbsize() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert client.dbsize() == 0
+        wait_for(lambda: client.dbsize() == 0, 30)
 
 
 def test_a_servers_clock_that_jumps_by_days_ends_no_session(

@@ -88,18 +88,14 @@ def test_the_file_holds_no_id(tmp_path: Path) -> None:
     assert b"the-id-of" not in everything
 
 
-def test_nothing_is_opened_before_the_first_call(tmp_path: Path) -> None:
-    SqliteStore(tmp_path / "sessions", "tagger", LIMITS).close()
-
+def test_a_store_opens_nothing_before_a_call_leaves_one_file_and_opens_again(tmp_path: Path) -> None:
+    store = store_in(tmp_path / "sessions")
+    store.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_closed_store_leaves_one_file_and_opens_again(tmp_path: Path) -> None:
-    store = store_in(tmp_path)
     write(store, "a", b"record")
     store.close()
 
-    assert list(files(tmp_path)) == ["tagger.sessions"]
+    assert list(files(tmp_path / "sessions")) == ["tagger.sessions"]
     assert read(store, "a") == b"record"
 
 

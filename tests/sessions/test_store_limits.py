@@ -25,9 +25,12 @@ def test_more_sessions_than_the_limit_are_refused(limited_place: Place, clock: C
     assert store.totals().sessions == 2
 
 
-def test_there_is_room_again_after_an_end_and_after_an_expiry(limited_place: Place, clock: Clock) -> None:
+def test_the_limit_holds_within_one_call_until_there_is_room_after_an_end_and_after_an_expiry(
+    limited_place: Place, clock: Clock
+) -> None:
     store = limited_place(Limits(2, 1_000_000, 900.0), clock)
-    begin(store, "a", "b")
+    outcomes = store.write([RecordUpdate(name, b"", None) for name in "abc"])
+    assert outcomes == [Written(), Written(), LimitExceeded("2 sessions", 900.0)]
     store.write([RecordUpdate("a", b"the end", revision(store, "a"), ended=True)])
     begin(store, "c")
     assert store.write([RecordUpdate("d", b"d", None)]) == [LimitExceeded("2 sessions", 900.0)]
@@ -35,14 +38,6 @@ def test_there_is_room_again_after_an_end_and_after_an_expiry(limited_place: Pla
 
     begin(store, "d", "e")
     assert store.expired() == 2
-
-
-def test_the_limit_holds_within_one_call(limited_place: Place) -> None:
-    store = limited_place(Limits(2, 1_000_000, 900.0), Clock())
-
-    outcomes = store.write([RecordUpdate(name, b"", None) for name in "abc"])
-
-    assert outcomes == [Written(), Written(), LimitExceeded("2 sessions", 900.0)]
 
 
 def test_a_session_of_one_request_is_never_open(limited_place: Place) -> None:

@@ -171,29 +171,27 @@ def test_threads_are_as_many_as_the_cores_of_a_share(
 
 
 @pytest.mark.parametrize("backend", ["neuronx", "neuron"])
+@pytest.mark.parametrize(
+    ("workers", "environments", "cores"),
+    [
+        (2, [{}, {"NEURON_RT_NUM_CORES": "2"}, {}, {}, {"NEURON_RT_LOG_LEVEL": "INFO"}], ["0", None, "1", "0", "1"]),
+        (None, [{}, {}, {}], ["0", "1", "2"]),  # it may be set over the management API, which no worker sees
+    ],
+)
 def test_a_neuron_worker_is_given_a_core_of_the_device(
-    placed: Path, pinned: list[tuple[int, ...]], backend: str
+    placed: Path,
+    pinned: list[tuple[int, ...]],
+    backend: str,
+    workers: int | None,
+    environments: list[dict[str, str]],
+    cores: list[str | None],
 ) -> None:
     manifest: Manifest = replace(read_manifest(placed), backend=backend)
-    environments: list[dict[str, str]] = [{}, {"NEURON_RT_NUM_CORES": "2"}, {}, {}, {"NEURON_RT_LOG_LEVEL": "INFO"}]
+    own = [dict(environment) for environment in environments]
 
-    assert [apply_placement(manifest, placed, 2, own) for own in environments] == [None] * 5
+    assert [apply_placement(manifest, placed, workers, one) for one in own] == [None] * len(own)
 
-    assert [own.get("NEURON_RT_VISIBLE_CORES") for own in environments] == ["0", None, "1", "0", "1"]
-    assert pinned == []
-
-
-def test_neuron_workers_share_no_core_where_nothing_says_how_many_they_are(
-    placed: Path, pinned: list[tuple[int, ...]]
-) -> None:
-    """The number of workers may be set over the management API, which no worker sees."""
-    manifest: Manifest = replace(read_manifest(placed), backend="neuronx")
-    environments: list[dict[str, str]] = [{}, {}, {}]
-
-    for own in environments:
-        apply_placement(manifest, placed, None, own)
-
-    assert [own["NEURON_RT_VISIBLE_CORES"] for own in environments] == ["0", "1", "2"]
+    assert [one.get("NEURON_RT_VISIBLE_CORES") for one in own] == cores
     assert pinned == []
 
 

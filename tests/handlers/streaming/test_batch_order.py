@@ -9,9 +9,9 @@ from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest
 
 
-def test_pieces_of_one_session_in_one_batch_are_applied_in_turn() -> None:
+def test_pieces_of_one_session_in_one_batch_are_applied_in_turn_and_those_without_a_step_last() -> None:
     service = make_service()
-    ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
+    ask(service, *(piece([1], id=name, start="true") for name in "abc"))
 
     numbered = ask(service, piece([4], id="a", step="3"), piece([2, 3], id="a", step="1"))
     as_they_came = ask(service, piece([2, 3], id="b"), piece([4], id="b"))
@@ -19,14 +19,8 @@ def test_pieces_of_one_session_in_one_batch_are_applied_in_turn() -> None:
     assert [body["total"] for _, body in numbered] == [10, 6]
     assert [body["total"] for _, body in as_they_came] == [6, 10]
 
-
-def test_a_piece_without_a_step_stays_behind_those_with_steps_that_came_before_it() -> None:
-    service = make_service()
-    ask(service, piece([1], id="a", start="true"))
-
-    answers = ask(service, piece([4], id="a", step="3"), piece([2, 3], id="a", step="1"), piece([5], id="a"))
-
-    assert [body["total"] for _, body in answers] == [10, 6, 15]
+    mixed = ask(service, piece([4], id="c", step="3"), piece([2, 3], id="c", step="1"), piece([5], id="c"))
+    assert [body["total"] for _, body in mixed] == [10, 6, 15]
 
 
 def test_a_piece_is_not_applied_in_the_place_of_the_failed_one_before_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -136,35 +136,29 @@ def test_a_setting_of_another_form_is_a_wrong_command_line(archive: Path, capsys
     assert "expected KEY=VALUE" in capsys.readouterr().err
 
 
-def test_a_missing_or_damaged_archive_is_refused(tmp_path: Path, capsys: Capture) -> None:
+def test_a_missing_or_damaged_archive_and_a_folder_of_another_kind_are_refused_as_that(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """The command has no option for a name that is missing."""
+    assert "was not packaged with --handler neuron_lstm" in refused(capsys, tmp_path)
     (tmp_path / "damaged.mar").write_bytes(b"PK\x03\x04")
-
     assert "there is no archive" in refused(capsys, tmp_path / "none.mar")
     assert "is damaged" in refused(capsys, tmp_path / "damaged.mar")
 
 
-def test_a_folder_of_another_kind_is_refused_as_that(tmp_path: Path, capsys: Capture) -> None:
-    """The command has no option for a name that is missing."""
-    assert "was not packaged with --handler neuron_lstm" in refused(capsys, tmp_path)
-
-
-def test_an_archive_without_a_name_is_refused(archive: Path, tmp_path: Path, capsys: Capture) -> None:
-    """The remedy is one that the command line has."""
-    nameless = Path(shutil.copytree(archive, tmp_path / "copy"))
-    (nameless / "MAR-INF" / "MANIFEST.json").write_text("{}")
-    line = refused(capsys, nameless)
-
-    assert "does not say what its model is called: package the model again, with --model-name" in line
-
-
-def test_a_name_that_torchserve_cannot_have_is_refused(archive: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_an_archive_without_a_name_or_with_one_that_torchserve_cannot_have_is_refused(
+    archive: Path, tmp_path: Path, capsys: Capture
+) -> None:
     """A name from an archive of somebody else must not become a second setting or a path."""
     hostile = Path(shutil.copytree(archive, tmp_path / "copy"))
     manifest = hostile / "MAR-INF" / "MANIFEST.json"
     manifest.write_text(manifest.read_text().replace('"sums"', '"../x,y=z;allowed_urls=.*"'))
-
     assert "TorchServe cannot have a model called" in refused(capsys, hostile)
     assert sorted(tmp_path.iterdir()) == [hostile]
+
+    manifest.write_text("{}")
+    told = "does not say what its model is called: package the model again, with --model-name"
+    assert told in refused(capsys, hostile)
 
 
 def test_a_temporary_folder_with_a_long_path_is_refused(
@@ -193,8 +187,5 @@ def test_without_java_the_message_has_the_command(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ArchiveError, match="Java is missing here: install Java 17 or later, or pip install"):
         java_environment()
 
-
-def test_the_java_that_the_user_chose_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", "/opt/java")
-
+    monkeypatch.setenv("JAVA_HOME", "/opt/java")  # the user's choice
     assert java_environment() == {}

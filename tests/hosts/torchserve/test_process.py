@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_for
 
 SERVER = """
 import os, subprocess, sys
@@ -52,11 +52,7 @@ def test_no_process_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
         pids = [int(word) for word in command.stdout.readline().split()]
         assert len(pids) == 2
         os.kill(command.pid, signal.SIGKILL)
-        until = time.monotonic() + 20
-        while any(map(runs, pids)) and time.monotonic() < until:
-            time.sleep(0.05)
-
-        assert not any(map(runs, pids))
+        wait_for(lambda: not any(map(runs, pids)), 20)
 
 
 def runs(pid: int) -> bool:

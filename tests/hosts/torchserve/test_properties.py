@@ -89,9 +89,10 @@ def test_a_name_that_the_archiver_refuses_is_refused_here_too(name: str, file: s
         made({name: file})
 
 
-def test_torchserve_reads_every_setting_that_is_written() -> None:
+def test_torchserve_reads_every_setting_that_is_written_and_no_other() -> None:
     """A name with a typing error would have no effect, and no message."""
     assert unknown_settings([*made()]) == []
+    assert unknown_settings(["xyzzy"]) == ["xyzzy"]  # like no other: a wrong suggestion misleads more than none
 
 
 @pytest.mark.parametrize("name", ["workers", "port", "key", "this", "Code", "address", "version", "TS_CONFIG_FILE"])
@@ -100,11 +101,6 @@ def test_a_name_that_torchserve_has_for_something_else_is_found(name: str) -> No
     (found,) = unknown_settings([name])
 
     assert found.startswith(name)
-
-
-def test_a_name_like_no_other_has_no_suggestion() -> None:
-    """A wrong suggestion misleads more than none."""
-    assert unknown_settings(["xyzzy"]) == ["xyzzy"]
 
 
 def test_the_installed_torchserve_reads_every_setting_of_the_list() -> None:
