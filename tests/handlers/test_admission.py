@@ -292,13 +292,8 @@ def test_a_deadline_that_cannot_be_meant_is_refused(name: str, value: str, said:
 def test_a_late_request_is_refused_before_anything_is_computed_and_the_others_are_answered() -> None:
     service = service_of(make_manifest(), unix_clock=lambda: NOW_MS / 1000, clock=lambda: 0.0)
     past = {"x-request-deadline-ms": str(NOW_MS - 1)}
-    good, refused, bad = service.handle(
-        [
-            RawRequest({"body": [1, 2]}),
-            RawRequest({"body": [3, 4, 5]}, past),
-            RawRequest({"body": [6]}, {"x-request-timeout-ms": "x"}),
-        ]
-    )
+    rows: list[tuple[object, dict[str, str]]] = [([1, 2], {}), ([3, 4, 5], past), ([6], {"x-request-timeout-ms": "x"})]
+    good, refused, bad = service.handle([RawRequest({"body": body}, headers) for body, headers in rows])
 
     assert (good.status, refused.status, bad.status) == (200, 504, 400)
     assert refused.headers == {"Retry-After": "1"}

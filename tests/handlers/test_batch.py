@@ -74,6 +74,7 @@ def test_all_sequences_are_answered_by_one_plan(make: type[ServedModel]) -> None
     assert told == [3.0, 3.0, 5.0]
     assert (work.lengths, work.real_timesteps, len(work.plans)) == ((2, 1, 5), 8, 1)
     assert (work.plan_seconds, work.engine_seconds) == (1.0, 1.0)
+    assert answered(make(), []) == ([], BatchStats())
 
 
 @MODELS
@@ -167,7 +168,3 @@ def test_a_sequence_that_is_alone_is_tried_once(make: type[ServedModel], caplog:
     assert work == BatchStats(lengths=(2,))
     assert len(model.plans if isinstance(model, Stairs) else model.runs) == 1  # type: ignore[attr-defined]  # each keeps its calls
     assert len(caplog.records) == 1
-
-
-def test_no_sequences_are_no_work() -> None:
-    assert run_sequences(FakeModel(), [], map(float, count()).__next__) == ([], BatchStats())

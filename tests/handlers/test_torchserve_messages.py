@@ -231,13 +231,12 @@ def test_the_file_that_the_server_reads_is_read(command: list[str], file: str, t
     assert found == {"max_response_size": "58000", "models": "{}"}
 
 
-def test_the_environment_names_the_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_file_too_and_without_a_file_there_are_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = process_of(tmp_path, JAVA)
+    assert read_server_properties(process) == read_server_properties(tmp_path / "gone") == {}
     (tmp_path / "other").write_text("max_response_size=7\n")
     monkeypatch.setenv("TS_CONFIG_FILE", str(tmp_path / "other"))
 
-    assert read_server_properties(process_of(tmp_path, JAVA)) == {"max_response_size": "7"}
-
-
-def test_a_server_without_a_file_has_its_defaults(tmp_path: Path) -> None:
-    assert read_server_properties(process_of(tmp_path, JAVA)) == {}
-    assert read_server_properties(tmp_path / "gone") == {}
+    assert read_server_properties(process) == {"max_response_size": "7"}

@@ -73,14 +73,9 @@ def test_a_line_is_the_one_that_torchserve_writes(caplog: pytest.LogCaptureFixtu
     for metric in METRICS:
         for own, value in metric.values(FULL, GRID).items():
             number = value if isinstance(value, int) else f"{value:.6f}"
-            caching(metric).emit_metrics(
-                "",
-                number,
-                ",".join(
-                    ([f"{metric.dimension}:{own}"] if metric.dimension else [])
-                    + ["ModelName:m", "ModelVersion:2", "Level:Model"]
-                ),
-            )
+            names = [f"{metric.dimension}:{own}"] if metric.dimension else []
+            told = ",".join([*names, "ModelName:m", "ModelVersion:2", "Level:Model"])
+            caching(metric).emit_metrics("", number, told)
     theirs = [record.getMessage() for record in caplog.records if "[METRICS]" in record.getMessage()]
 
     time = int(theirs[0].rpartition(",")[2])

@@ -21,13 +21,10 @@ SCORES = TensorSpec("scores", "float32", ("batch", 3))
     ],
 )
 def test_every_form_that_torchserve_reads_is_read(mapping: object, tmp_path: Path) -> None:
+    assert read_labels(tmp_path, [SCORES]) is None
     (tmp_path / "index_to_name.json").write_text(json.dumps(mapping))
 
     assert read_labels(tmp_path, [SCORES]) == Labels(("a", "b", "c"))
-
-
-def test_no_file_is_no_labels(tmp_path: Path) -> None:
-    assert read_labels(tmp_path, [SCORES]) is None
 
 
 @pytest.mark.parametrize(
@@ -62,8 +59,5 @@ def test_the_five_likeliest_are_named_the_likeliest_first() -> None:
 
     assert list(named) == ["b", "d", "f", "e", "c"]
     assert float(named["b"]) == pytest.approx(float(scores.softmax(0)[1]))
-
-
-def test_of_two_classes_of_one_name_the_likelier_is_told() -> None:
-    """ImageNet has equal names."""
+    # ImageNet has two classes of one name: the likelier is told.
     assert float(Labels(("crane", "crane")).most_likely(torch.tensor([0.0, 9.0]))["crane"]) > 0.99

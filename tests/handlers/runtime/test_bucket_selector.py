@@ -42,7 +42,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("my_kernel", None)
 
 
-def test_batches_are_planned_by_it(archive: Path) -> None:
+def test_batches_are_planned_by_it_where_there_is_one(archive: Path) -> None:
     variants, model = load_archive(archive, threads=1), make_model()
     lengths = [3, 2, 8, 1]
     requests = [[torch.arange(length)] for length in lengths]
@@ -52,9 +52,6 @@ def test_batches_are_planned_by_it(archive: Path) -> None:
     assert {run.bucket.length: set(run.rows) for run in plan.calls} == {8: {0, 2}, 4: {1, 3}}
     for (sums,), (ids,) in zip(variants.run_plan(plan, requests, lengths)[0], requests, strict=True):
         torch.testing.assert_close(sums, model(ids[None], torch.tensor([len(ids)]))[0][0])
-
-
-def test_an_archive_without_one_is_planned_by_cost(archive: Path) -> None:
     assert selected_lengths(replace(read_manifest(archive), kernel=None), archive) is None
 
 

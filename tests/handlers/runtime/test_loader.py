@@ -142,17 +142,13 @@ def test_the_weights_are_loaded_once_for_all_variants(archive: Path, monkeypatch
     assert {threads for _, _, threads in seen} == {3}
 
 
-def test_a_program_that_answers_other_than_declared_does_not_load(archive: Path) -> None:
+def test_a_program_that_answers_other_than_declared_or_misses_its_engine_does_not_load(archive: Path) -> None:
     output = replace(read_manifest(archive).outputs[0], shape=("batch", "time", 4))
     change_manifest(archive, outputs=(output,))
 
     with pytest.raises(RuntimeError, match="declares output 'sums'"):
         load_archive(archive, threads=1)
-
-
-def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path) -> None:
     change_manifest(archive, requires=(("no-such-engine", "no_such_engine", "1.2.3"),))
-
     with pytest.raises(RuntimeError, match=r'pip install "no-such-engine>=1\.2\.3"'):
         load_archive(archive, threads=1)
 

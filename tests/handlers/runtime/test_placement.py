@@ -18,7 +18,6 @@ from tiny_archive import change_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
 from torchserve_neuron_lstm.handlers import torchserve
 from torchserve_neuron_lstm.handlers.runtime import placement
-from torchserve_neuron_lstm.handlers.runtime import placement as placing
 from torchserve_neuron_lstm.handlers.runtime.placement import apply_placement, partition_cores, worker_lock_directory
 
 WORKER = """
@@ -83,7 +82,7 @@ def test_workers_of_another_archive_have_numbers_of_their_own(placed: Path, tmp_
     other = change_manifest(placed.rename(tmp_path / "other"), threads=1)
     mine = worker_lock_directory(other)
 
-    assert (placing.acquire_worker_index(mine), placing.acquire_worker_index(mine)) == (0, 1)
+    assert (placement.acquire_worker_index(mine), placement.acquire_worker_index(mine)) == (0, 1)
     assert worker_lock_directory(change_manifest(other, threads=2)) != mine
     assert mine.stat().st_mode & 0o777 == 0o700
     assert str(os.geteuid()) in mine.name

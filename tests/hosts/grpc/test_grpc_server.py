@@ -17,9 +17,9 @@ from torchserve_neuron_lstm.hosts.grpc.grpc_server import answer
 from torchserve_neuron_lstm.hosts.grpc.messages import GrpcAnswer, code_of, message_class
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
 
-CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL", "UNIMPLEMENTED"} | {
-    "UNAVAILABLE",
-    "DEADLINE_EXCEEDED",
+CODES = {
+    *("INVALID_ARGUMENT", "NOT_FOUND", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL", "UNIMPLEMENTED"),
+    *("UNAVAILABLE", "DEADLINE_EXCEEDED"),
 }
 Ask = Callable[..., GrpcAnswer]
 
