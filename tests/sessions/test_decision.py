@@ -73,11 +73,7 @@ def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
     gap = decide(replace(NEXT, step=9), OPEN, MINE)
     assert isinstance(gap, Reject)
     assert gap.message == "this request is for step 9, and the session is at step 7"
-
-
-def test_chunks_without_timesteps_do_not_block_the_next_one() -> None:
-    empty = OPEN._replace(last_start=7)
-
+    empty = OPEN._replace(last_start=7)  # a chunk without timesteps does not block the next one
     assert decide(NEXT, empty, MINE) == ContinueSession(empty)
     assert decide(replace(NEXT, digest=b"last", timesteps=0), empty, MINE) == Replay(REPLY)
 

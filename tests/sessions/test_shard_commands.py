@@ -38,10 +38,7 @@ def test_no_two_models_share_a_tag(one: str, other: str) -> None:
 
 def test_the_tags_of_a_model_never_change() -> None:
     """Sessions that are stored would be unknown under other keys."""
-    assert partition_tags("tagger")[:4] == TAGS
-
-
-TAGS = ["tagger:1", "tagger:11", "tagger:42", "tagger:60"]
+    assert partition_tags("tagger")[:4] == ["tagger:1", "tagger:11", "tagger:42", "tagger:60"]
 
 
 @given(many_limits)

@@ -221,19 +221,16 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
         store.file.unlink()
 
 
-def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
+def test_a_file_in_the_folders_place_and_a_name_that_no_file_can_have_are_told(tmp_path: Path) -> None:
     (tmp_path / "sessions").write_text("")
     store = store_in(tmp_path / "sessions")
     with pytest.raises(StoreUnavailableError, match="the server must be able to write to it and to its folder"):
         store.read(["a"])
     (tmp_path / "sessions").unlink()
-
-    write(store, "a", b"record")
-
-
-def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="File name too long"):
         SqliteStore(tmp_path, "x" * 300, LIMITS).read(["a"])
+
+    write(store, "a", b"record")
 
 
 def test_a_folder_that_cannot_be_written_to_is_told() -> None:
