@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 Value = tuple[int, int]
@@ -24,6 +25,14 @@ def value_of_calls(calls: Sequence[tuple[int, int]], cost: CostModel) -> Value:
         for line, (_, steps) in zip([cost.line(rows) for rows, _ in calls], calls, strict=True)
     )
     return picoseconds, sum(rows * steps for rows, steps in calls)
+
+
+def planned_buckets(plan: Plan, cost: CostModel) -> Value:
+    return value_of_buckets([run.bucket for run in plan.calls], cost)
+
+
+def planned_calls(plan: Plan, cost: CostModel) -> Value:
+    return value_of_calls([run.bucket for run in plan.calls], cost)
 
 
 def partitions(rows: list[int]) -> Iterator[list[list[int]]]:

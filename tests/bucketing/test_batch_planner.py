@@ -9,7 +9,7 @@ from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 
-from .plan_values import Value, partitions, value_of_buckets
+from .plan_values import Value, partitions, planned_buckets, value_of_buckets
 from .strategies import exact_problems, problems
 
 Problem = tuple[BucketGrid, CostModel, list[int]]
@@ -39,10 +39,6 @@ def brute_force(grid: BucketGrid, cost: CostModel, lengths: list[int], *, exact:
     return min(values)
 
 
-def planned_value(result: Plan, cost: CostModel) -> Value:
-    return value_of_buckets([run.bucket for run in result.calls], cost)
-
-
 @given(problems(max_size=6))
 def test_no_partition_of_the_batch_is_cheaper(problem: Problem) -> None:
     grid, cost, lengths = problem
@@ -50,7 +46,7 @@ def test_no_partition_of_the_batch_is_cheaper(problem: Problem) -> None:
     result = plan(lengths, grid, cost)
 
     assert {run.bucket for run in result.calls} <= set(grid.buckets)
-    assert planned_value(result, cost) == brute_force(grid, cost, lengths)
+    assert planned_buckets(result, cost) == brute_force(grid, cost, lengths)
 
 
 def test_a_larger_bucket_that_was_measured_cheaper_is_taken() -> None:
@@ -82,4 +78,4 @@ def test_no_partition_of_selected_lengths_is_cheaper(problem: Problem) -> None:
     result = BucketPlanner(grid, cost, smallest).plan(lengths)
 
     assert all(lengths[row] == run.bucket.length for run in result.calls for row in run.rows)
-    assert planned_value(result, cost) == brute_force(grid, cost, lengths, exact=True)
+    assert planned_buckets(result, cost) == brute_force(grid, cost, lengths, exact=True)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.bucketed_chunks import BucketedChunkPlanner
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
+from torchserve_neuron_lstm.bucketing.plan import ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 
-from .plan_values import Value, value_of_buckets
+from .plan_values import Value, planned_buckets, value_of_buckets
 from .strategies import chunk_problems, costs, grids
 
 Problem = tuple[BucketGrid, CostModel, list[int]]
@@ -23,10 +23,6 @@ Problem = tuple[BucketGrid, CostModel, list[int]]
 
 def total(values: Sequence[Value]) -> Value:
     return sum(value[0] for value in values), sum(value[1] for value in values)
-
-
-def planned_value(result: Plan, cost: CostModel) -> Value:
-    return value_of_buckets([run.bucket for run in result.calls], cost)
 
 
 def best_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
@@ -52,7 +48,7 @@ def best_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
 def test_no_plan_is_cheaper_than_the_best_plan(problem: Problem) -> None:
     grid, cost, lengths = problem
 
-    assert planned_value(BucketedChunkPlanner(grid, cost).plan(lengths), cost) >= best_of_all(grid, cost, lengths)
+    assert planned_buckets(BucketedChunkPlanner(grid, cost).plan(lengths), cost) >= best_of_all(grid, cost, lengths)
 
 
 @given(st.lists(st.integers(1, 24), min_size=1, max_size=7))
@@ -61,7 +57,7 @@ def test_plans_cost_at_most_a_tenth_more_than_the_best_plan(lengths: list[int]) 
     grid = BucketGrid((1, 2, 4, 8), (2, 4, 8))
     cost = CostModel({bucket: 0.1 + bucket.length * (0.03 + 0.01 * bucket.batch) for bucket in grid.buckets})
 
-    planned = planned_value(BucketedChunkPlanner(grid, cost).plan(lengths), cost)
+    planned = planned_buckets(BucketedChunkPlanner(grid, cost).plan(lengths), cost)
 
     assert planned[0] <= 1.1 * best_of_all(grid, cost, lengths)[0]
 
@@ -174,7 +170,7 @@ def test_plans_of_plausible_batches_cost_at_most_3_percent_more_than_the_best() 
     for seed in range(60):
         grid, cost, lengths = plausible_problem(Random(seed), rows=8, longest=100)
         best, _ = best_of_all(grid, cost, lengths)
-        ratios.append(planned_value(BucketedChunkPlanner(grid, cost).plan(lengths), cost)[0] / best)
+        ratios.append(planned_buckets(BucketedChunkPlanner(grid, cost).plan(lengths), cost)[0] / best)
 
     assert mean(ratios) <= 1.03
     assert max(ratios) <= 1.1

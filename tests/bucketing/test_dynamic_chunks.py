@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.dynamic_chunks import DynamicChunkPlanner
-from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
+from torchserve_neuron_lstm.bucketing.plan import ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
-from .plan_values import Value, value_of_calls
+from .plan_values import Value, planned_calls, value_of_calls
 from .strategies import free_problems
 
 Problem = tuple[DynamicShape, CostModel, list[int]]
@@ -36,10 +36,6 @@ def brute_force(lengths: list[int], size: int, cost: CostModel) -> Value:
     return sum(value[0] for value in best), sum(value[1] for value in best)
 
 
-def planned_value(result: Plan, cost: CostModel) -> Value:
-    return value_of_calls([run.bucket for run in result.calls], cost)
-
-
 @given(free_problems(max_size=16))
 def test_no_chunked_plan_is_cheaper(problem: Problem) -> None:
     shape, cost, lengths = problem
@@ -47,7 +43,7 @@ def test_no_chunked_plan_is_cheaper(problem: Problem) -> None:
 
     best = min(brute_force(lengths, size, cost) for size in planner.group_sizes)
 
-    assert planned_value(planner.plan(lengths), cost) == best
+    assert planned_calls(planner.plan(lengths), cost) == best
 
 
 @given(
@@ -66,7 +62,7 @@ def test_no_chunked_plan_is_cheaper_whatever_each_number_of_rows_costs(
 
     best = min(brute_force(lengths, size, cost) for size in planner.group_sizes)
 
-    assert planned_value(planner.plan(lengths), cost)[0] == best[0]
+    assert planned_calls(planner.plan(lengths), cost)[0] == best[0]
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
@@ -84,34 +80,23 @@ def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: l
 
     best = min(value_of_calls(calls, cost) for calls in anywhere(0))
 
-    assert planned_value(DynamicChunkPlanner(shape, cost).plan(lengths), cost) == best
+    assert planned_calls(DynamicChunkPlanner(shape, cost).plan(lengths), cost) == best
 
 
-def test_a_free_call_lets_every_chunk_be_cut() -> None:
-    """If only the cells cost, no timestep is padded."""
-    shape = DynamicShape(4, 100)
-    cost = CostModel({Bucket(4, 100): 1.0})
-    lengths = [10, 100, 70, 40]
+def test_a_free_call_lets_every_chunk_be_cut_and_an_expensive_one_none() -> None:
+    """If only the cells cost, no timestep is padded; if only the call costs, one call runs all rows."""
+    shape, lengths = DynamicShape(4, 100), [10, 100, 70, 40]
+    free = DynamicChunkPlanner(shape, CostModel({Bucket(4, 100): 1.0})).plan(lengths)
+    expensive = CostModel({Bucket(batch, length): 1.0 for batch in (1, 4) for length in (1, 100)})
 
-    result = DynamicChunkPlanner(shape, cost).plan(lengths)
-
-    assert result.computed_timesteps == sum(lengths)
-    assert result.calls == (
+    assert free.computed_timesteps == sum(lengths)
+    assert free.calls == (
         ProgramCall(Bucket(4, 10), (1, 2, 3, 0), 0),
         ProgramCall(Bucket(3, 30), (1, 2, 3), 10),
         ProgramCall(Bucket(2, 30), (1, 2), 40),
         ProgramCall(Bucket(1, 30), (1,), 70),
     )
-
-
-def test_an_expensive_call_lets_no_chunk_be_cut() -> None:
-    """If only the call costs, one call runs all rows."""
-    shape = DynamicShape(4, 100)
-    cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 4) for length in (1, 100)})
-
-    assert DynamicChunkPlanner(shape, cost).plan([10, 100, 70, 40]).calls == (
-        ProgramCall(Bucket(4, 100), (1, 2, 3, 0)),
-    )
+    assert DynamicChunkPlanner(shape, expensive).plan(lengths).calls == (ProgramCall(Bucket(4, 100), (1, 2, 3, 0)),)
 
 
 def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> None:

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.batch_planner import DynamicPlanner
 from torchserve_neuron_lstm.bucketing.cost import CostModel, LinearCost
-from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
-from .plan_values import Value, partitions, value_of_calls
+from .plan_values import partitions, planned_calls, value_of_calls
 from .strategies import free_problems
 
 Problem = tuple[DynamicShape, CostModel, list[int]]
@@ -27,10 +26,6 @@ def divisions(lengths: list[int], sizes: tuple[int, ...]) -> Iterator[list[tuple
             yield from ([(size, lengths[0]), *rest] for rest in divisions(lengths[size:], sizes))
 
 
-def planned_value(result: Plan, cost: CostModel) -> Value:
-    return value_of_calls([run.bucket for run in result.calls], cost)
-
-
 @given(free_problems(max_size=9))
 def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
     shape, cost, lengths = problem
@@ -38,7 +33,7 @@ def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
 
     every = divisions(sorted(lengths, reverse=True), planner.sizes)
 
-    assert planned_value(planner.plan(lengths), cost) == min(value_of_calls(groups, cost) for groups in every)
+    assert planned_calls(planner.plan(lengths), cost) == min(value_of_calls(groups, cost) for groups in every)
 
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 30), min_size=1, max_size=6))
@@ -52,7 +47,7 @@ def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, le
         if max(map(len, groups)) <= batch
     )
 
-    assert planned_value(DynamicPlanner(shape, cost).plan(lengths), cost) == min(
+    assert planned_calls(DynamicPlanner(shape, cost).plan(lengths), cost) == min(
         value_of_calls(one, cost) for one in every
     )
 

@@ -22,6 +22,7 @@ FRAMES = TensorSpec("frames", "float64", ("time", "batch", 2), pad_value=-3.0)
 BIAS = TensorSpec("bias", "float64", ("batch", 2))
 RUNNING = TensorSpec("running", "float64", ("batch", 2, "time"))
 TOTAL = TensorSpec("total", "float64", ("batch", 2))
+RIGHT = [torch.zeros(2, 2, 3).double(), torch.zeros(2, 2).double()]
 
 
 def running_sums(frames: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -140,19 +141,13 @@ def test_a_model_without_batch_or_time_runs_one_request_at_a_time() -> None:
     ("returned", "message"),
     [
         ([], r"bucket 2 x 3 declares 2 outputs and returned 0"),
-        ([torch.zeros(2, 2, 3).double()], r"declares 2 outputs and returned 1"),
+        (RIGHT[:1], r"declares 2 outputs and returned 1"),
         (
-            [torch.zeros(2, 2, 4).double(), torch.zeros(2, 2).double()],
+            [torch.zeros(2, 2, 4).double(), RIGHT[1]],
             r"output 'running' as float64 \[2, 2, 3\] and returned float64 \[2, 2, 4\]",
         ),
-        (
-            [torch.zeros(2, 2, 3).double(), torch.zeros(1, 2).double()],
-            r"output 'total' as float64 \[2, 2\] and returned float64 \[1, 2\]",
-        ),
-        (
-            [torch.zeros(2, 2, 3).double(), torch.zeros(2, 2)],
-            r"output 'total' as float64 \[2, 2\] and returned float32 \[2, 2\]",
-        ),
+        ([RIGHT[0], RIGHT[1][:1]], r"output 'total' as float64 \[2, 2\] and returned float64 \[1, 2\]"),
+        ([RIGHT[0], RIGHT[1].float()], r"output 'total' as float64 \[2, 2\] and returned float32 \[2, 2\]"),
     ],
 )
 def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Tensor], message: str) -> None:

@@ -52,29 +52,16 @@ def test_every_cell_is_an_items_own_or_the_pad_value(problem: Problem) -> None:
         assert same_bits(padded[index], items[row][place] if inside else pad_cell)
 
 
-def test_an_item_that_is_its_bucket_is_handed_on_as_it_is() -> None:
-    item = torch.rand(5, 2)
+def test_an_item_that_fills_its_bucket_is_not_copied_unless_it_is_scattered() -> None:
+    """Engines read memory in order, so a tensor of the right shape may still be copied."""
+    item, scattered = torch.rand(5, 2), torch.rand(2, 5).t()
 
     assert pad([item], UNBATCHED, Bucket(1, 5)) is item
-
-
-def test_a_single_item_that_fills_its_bucket_is_not_copied() -> None:
-    item = torch.rand(5, 2)
-
-    padded = pad([item], FRAMES, Bucket(1, 5))
-
-    assert padded.shape == (5, 1, 2)
-    assert padded.data_ptr() == item.data_ptr()
-
-
-def test_a_scattered_item_is_made_contiguous() -> None:
-    """Engines read memory in order, so a tensor of the right shape may still be copied."""
-    item = torch.rand(2, 5).t()
-
-    padded = pad([item], UNBATCHED, Bucket(1, 5))
-
+    batched = pad([item], FRAMES, Bucket(1, 5))
+    assert (batched.shape, batched.data_ptr()) == ((5, 1, 2), item.data_ptr())
+    padded = pad([scattered], UNBATCHED, Bucket(1, 5))
     assert padded.is_contiguous()
-    assert torch.equal(padded, item)
+    assert torch.equal(padded, scattered)
 
 
 @given(padding_problems())
@@ -124,6 +111,11 @@ def test_each_part_is_its_owners(problem: Problem) -> None:
     assert all(same_bits(part, item) for part, item in zip(parts[1:], items[1:], strict=True))
 
 
+def zeros(spec: TensorSpec, length: int) -> torch.Tensor:
+    sizes = [length if size == "time" else int(size) for size in spec.item_shape]
+    return torch.zeros(sizes, dtype=getattr(torch, spec.dtype))
+
+
 @pytest.mark.parametrize(
     ("spec", "item", "message"),
     [
@@ -136,23 +128,16 @@ def test_each_part_is_its_owners(problem: Problem) -> None:
 )
 def test_an_item_of_another_shape_or_dtype_is_named(spec: TensorSpec, item: torch.Tensor, message: str) -> None:
     """Without the check it would be broadcast or converted silently."""
-    good = torch.zeros(
-        [1 if size == "time" else int(size) for size in spec.item_shape], dtype=getattr(torch, spec.dtype)
-    )
-
     with pytest.raises(ValueError, match=message):
-        pad([good, item], spec, Bucket(4, 8))
+        pad([zeros(spec, 1), item], spec, Bucket(4, 8))
 
 
 @pytest.mark.parametrize(("spec", "count"), [(IDS, 3), (IDS, 0), (UNBATCHED, 2)])
 def test_items_that_are_more_than_the_rows_are_refused(spec: TensorSpec, count: int) -> None:
-    item = torch.zeros(
-        [4 if size == "time" else int(size) for size in spec.item_shape], dtype=getattr(torch, spec.dtype)
-    )
     rows = 1 if spec is UNBATCHED else 2
 
     with pytest.raises(ValueError, match=f"{count} items for a bucket of {rows} rows"):
-        pad([item] * count, spec, Bucket(2, 4))
+        pad([zeros(spec, 4)] * count, spec, Bucket(2, 4))
 
 
 def test_unpad_refuses_what_the_tensor_does_not_have() -> None:

@@ -14,11 +14,11 @@ from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 
 from .strategies import problems
 
-Problem = tuple[BucketGrid, CostModel, list[int]]
+Problem = tuple[BucketGrid, CostModel, list[int], tuple[int, ...]]
 
 
 @st.composite
-def chosen_problems(draw: st.DrawFn) -> tuple[BucketGrid, CostModel, list[int], tuple[int, ...]]:
+def chosen_problems(draw: st.DrawFn) -> Problem:
     """A grid, its costs, lengths that fit it, and any table of bucket lengths that hold them.
 
     The table need not be monotonic.
@@ -32,9 +32,7 @@ def chosen_problems(draw: st.DrawFn) -> tuple[BucketGrid, CostModel, list[int], 
 
 
 @given(chosen_problems())
-def test_every_request_runs_once_in_the_length_chosen_for_it(
-    problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]],
-) -> None:
+def test_every_request_runs_once_in_the_length_chosen_for_it(problem: Problem) -> None:
     grid, cost, lengths, table = problem
 
     plan = make_planner("sequence", grid, cost, table=table).plan(lengths)
@@ -49,7 +47,7 @@ def test_every_request_runs_once_in_the_length_chosen_for_it(
 
 
 @given(chosen_problems())
-def test_the_batch_sizes_are_the_cheapest(problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]]) -> None:
+def test_the_batch_sizes_are_the_cheapest(problem: Problem) -> None:
     grid, cost, lengths, table = problem
 
     ours = make_planner("sequence", grid, cost, table=table).plan(lengths)

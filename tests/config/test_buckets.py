@@ -17,6 +17,8 @@ from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
+from .config_texts import small_block
+
 SEEN = {3: 50, 5: 20, 9: 10, 30: 2, 31: 1}
 
 
@@ -27,8 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def written(length: str, more: str = "") -> str:
-    inputs = "  inputs: {ids: {dtype: int64, shape: [batch, time]}}\n"
-    return f"neuron_lstm:\n{inputs}  buckets:\n    batch: [1, 4]\n    length: {length}\n{more}"
+    return small_block(buckets=f"\n    batch: [1, 4]\n    length: {length}") + more
 
 
 def loaded(folder: Path, length: str, more: str = "") -> ServingConfig:
@@ -53,15 +54,13 @@ def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkey
 def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Path) -> None:
     config = loaded(folder, "{auto: 5, longest: 200}")
 
-    assert config.grid.lengths == geometric_lengths(200, 5)
-    assert config.histogram is None
+    assert (config.grid.lengths, config.histogram) == (geometric_lengths(200, 5), None)
 
 
 def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path) -> None:
     config = loaded(folder, "{auto: 3, histogram: lengths.txt, longest: 64}")
 
-    assert config.grid.lengths[-1] == 64
-    assert len(config.grid.lengths) == 3
+    assert (config.grid.lengths[-1], len(config.grid.lengths)) == (64, 3)
 
 
 def test_longer_sequences_than_are_accepted_do_not_count(folder: Path) -> None:

@@ -30,23 +30,20 @@ def parsed(backend: str) -> ServingConfig:
     return parse_config(YAML.replace("BACKEND", backend), "model-config.yaml")
 
 
-@pytest.mark.parametrize("line", ["", "backend: auto", "backend: {auto: {}}", "backend: {auto: {try: }}"])
-def test_auto_names_no_engines_of_its_own(line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "engine", "tried"),
+    [
+        *((line, "auto", None) for line in ("", "backend: auto", "backend: {auto: {}}", "backend: {auto: {try: }}")),
+        ("backend: {auto: {try: [native, inductor]}}", "auto", ("native", "inductor")),
+        ("backend: native", "native", None),
+    ],
+)
+def test_auto_tries_the_engines_of_the_yaml_in_their_order(
+    line: str, engine: str, tried: tuple[str, ...] | None
+) -> None:
     config = parsed(line)
 
-    assert config.engine == "auto"
-    assert config.auto.engines is None
-
-
-def test_the_engines_of_auto_are_in_the_order_of_the_yaml() -> None:
-    config = parsed("backend: {auto: {try: [native, inductor]}}")
-
-    assert config.engine == "auto"
-    assert config.auto.engines == ("native", "inductor")
-
-
-def test_an_engine_by_name_has_no_options() -> None:
-    assert parsed("backend: native").engine == "native"
+    assert (config.engine, config.auto.engines) == (engine, tried)
 
 
 @pytest.mark.parametrize(

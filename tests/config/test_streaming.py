@@ -179,24 +179,26 @@ def test_what_is_packaged_can_be_opened(
     open_store(config.settings(STATE), "tagger", {})
 
 
-def test_a_cut_request_would_leave_a_gap_in_its_sequence() -> None:
-    (complaint,) = complaints("{}", overflow="truncate")
+@pytest.mark.parametrize(
+    ("streaming", "keys", "said"),
+    [
+        ("{}", {"overflow": "truncate"}, "overflow: expected reject: timesteps cut from a request"),
+        ("{store: client}", {"codec": "codec:Codec"}, "streaming.store: expected disk or redis"),
+        (
+            "{fields: {step: tags}}",
+            {"outputs": "[tags]"},
+            "streaming.fields.step: expected another name than that of the input",
+        ),
+    ],
+)
+def test_keys_beside_the_block_are_refused_that_sessions_cannot_have(
+    streaming: str, keys: dict[str, str], said: str
+) -> None:
+    """A cut leaves a gap in a sequence, and a codec's body has no place for the session that a client keeps."""
+    (complaint,) = complaints(streaming, **keys)
 
-    assert complaint.startswith("neuron_lstm.overflow: expected reject: timesteps cut from a request")
-
-
-def test_a_codecs_body_has_no_place_for_a_session() -> None:
-    """With the client as the store, the client would never get its session."""
-    (complaint,) = complaints("{store: client}", codec="codec:Codec")
-
-    assert complaint.startswith("neuron_lstm.streaming.store: expected disk or redis")
+    assert complaint.startswith(f"neuron_lstm.{said}")
     assert parsed("{}", codec="codec:Codec").streaming is not None
-
-
-def test_a_field_is_no_output_either() -> None:
-    (complaint,) = complaints("{fields: {step: tags}}", outputs="[tags]")
-
-    assert complaint.startswith("neuron_lstm.streaming.fields.step: expected another name than that of the input")
 
 
 @pytest.mark.parametrize("outputs", ["7", "{tags: 1}", "[1, tags]", "tags"])
