@@ -152,12 +152,14 @@ def test_a_damaged_checkpoint_is_called_so(tmp_path: Path) -> None:
             find_weights(file, STATE)
 
 
-def test_tied_weights_are_written_in_both_formats(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
+def test_tied_weights_and_those_with_strides_are_written_in_both_formats(tmp_path: Path, name: str) -> None:
     """Safetensors has no tensor twice, so they are two equal ones there."""
-    tied = torch.arange(4.0)
-    for name in ("w.pt", "w.safetensors"):
-        write_weights({"a": tied, "b": tied}, tmp_path / name)
-        assert all(torch.equal(one, tied) for one in read_weights(tmp_path / name).values())
+    tied, strided = torch.arange(4.0), torch.arange(6.0).view(2, 3).t()
+    write_weights({"a": tied, "b": tied}, tmp_path / name)
+    assert all(torch.equal(one, tied) for one in read_weights(tmp_path / name).values())
+    write_weights({"a": strided, "b": strided[:1]}, tmp_path / name)
+    assert torch.equal(read_weights(tmp_path / name)["a"], strided)
 
 
 @pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
@@ -228,13 +230,6 @@ def test_a_hostile_file_gets_a_short_and_printable_refusal(tmp_path: Path) -> No
     assert "and 52 more" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) < 400
-
-
-def test_weights_with_strides_are_written_in_both_formats(tmp_path: Path) -> None:
-    strided = torch.arange(6.0).view(2, 3).t()
-    for name in ("w.pt", "w.safetensors"):
-        write_weights({"a": strided, "b": strided[:1]}, tmp_path / name)
-        assert torch.equal(read_weights(tmp_path / name)["a"], strided)
 
 
 @pytest.mark.parametrize(

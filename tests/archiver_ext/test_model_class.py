@@ -20,19 +20,30 @@ def refusal(folder: Path, model_file: Path, name: str | None = None) -> str:
     return str(refused.value)
 
 
-def test_classes_of_which_each_can_be_the_model_are_refused_with_their_names(tmp_path: Path) -> None:
-    text = refusal(tmp_path, write(tmp_path, TWO))
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (TWO, ["defines 2 torch.nn.Module classes (One, Two)", "`model: {class: NAME}`"]),
+        (FUNCTION.replace("_twice", "twice"), ["2 functions (twice, func)", "underscore"]),
+        ("from torch.nn import LSTM\n", ["defines no torch.nn.Module class"]),
+        ("class\n", ["SyntaxError"]),
+        ("import not_there_at_all\n", ["ive not_there_at_all.py with --extra-files"]),
+    ],
+    ids=["two classes", "two functions", "no class", "no Python", "a missing import"],
+)
+def test_a_file_that_is_not_one_model_is_refused(tmp_path: Path, text: str, said: list[str]) -> None:
+    told = refusal(tmp_path, write(tmp_path, text))
 
-    assert "defines 2 torch.nn.Module classes (One, Two)" in text
-    assert "`model: {class: NAME}`" in text
+    assert all(one in told for one in said)
 
 
-def test_a_named_class_is_the_model(tmp_path: Path) -> None:
+def test_a_named_class_is_the_model_and_an_imported_one_must_be_named(tmp_path: Path) -> None:
     file = write(tmp_path, TWO)
     other = write(tmp_path, "from the_model import One\n", "other.py")
     with importable(tmp_path):
         assert load_class(file, "One").__name__ == "One"
         assert load_class(other, "One").__name__ == "One"
+    assert "It imports One: give its name as `model: {class: NAME}`" in refusal(tmp_path, other)
 
 
 def test_a_wrong_class_name_is_answered_with_the_closest(tmp_path: Path) -> None:
@@ -45,13 +56,6 @@ def test_a_wrong_class_name_is_answered_with_the_closest(tmp_path: Path) -> None
         assert f"neuron_lstm.model.class: {said}" in refusal(tmp_path, file, name)
 
 
-def test_an_imported_class_must_be_named(tmp_path: Path) -> None:
-    write(tmp_path, ONE)
-    other = write(tmp_path, "from the_model import One\n", "other.py")
-
-    assert "It imports One: give its name as `model: {class: NAME}`" in refusal(tmp_path, other)
-
-
 def test_the_class_that_uses_the_others_is_taken_and_told(tmp_path: Path) -> None:
     told: list[str] = []
     user = (
@@ -62,10 +66,6 @@ def test_the_class_that_uses_the_others_is_taken_and_told(tmp_path: Path) -> Non
     assert told == ["the_model.py: the model is the class Whole, which uses the others (One)"]
 
 
-def test_a_file_without_a_class_is_refused(tmp_path: Path) -> None:
-    assert "defines no torch.nn.Module class" in refusal(tmp_path, write(tmp_path, "from torch.nn import LSTM\n"))
-
-
 def test_a_function_of_tensors_is_a_model_without_weights(tmp_path: Path) -> None:
     file = write(tmp_path, FUNCTION)
     with importable(tmp_path):
@@ -74,13 +74,6 @@ def test_a_function_of_tensors_is_a_model_without_weights(tmp_path: Path) -> Non
     assert (type(model).__name__, type(model).__doc__) == ("func", "Double and add.")
     assert str(inspect.signature(model.forward)) == "(x, y)"
     assert model(torch.ones(3), torch.zeros(3)).tolist() == [2, 2, 2]
-
-
-def test_several_functions_are_refused_with_their_names(tmp_path: Path) -> None:
-    text = refusal(tmp_path, write(tmp_path, FUNCTION.replace("_twice", "twice")))
-
-    assert "2 functions (twice, func)" in text
-    assert "underscore" in text
 
 
 def test_a_class_is_the_model_whatever_functions_are_beside_it(tmp_path: Path) -> None:
@@ -132,12 +125,6 @@ def test_a_model_imports_the_other_files_of_its_archive_and_leaves_no_trace(tmp_
     assert set(sys.modules) == modules
     assert sys.path == path
     assert not list(tmp_path.rglob("__pycache__"))
-
-
-def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
-    assert "SyntaxError" in refusal(tmp_path, write(tmp_path, "class\n"))
-    text = refusal(tmp_path, write(tmp_path, "import not_there_at_all\n"))
-    assert "give not_there_at_all.py with --extra-files" in text.lower()
 
 
 def test_a_script_that_ends_python_is_refused(tmp_path: Path) -> None:

@@ -39,9 +39,6 @@ SOURCES = {
     ),
     "mlp": Source(
         """
-import torch
-
-
 class Mlp(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -55,9 +52,6 @@ class Mlp(torch.nn.Module):
     ),
     "images": Source(
         """
-import torch
-
-
 class Conv(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -84,7 +78,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def packaged(source: Source, engine: str) -> Path:
-    Path("model.py").write_text(source.code)
+    Path("model.py").write_text(f"import torch\n{source.code}")
     Path("model-config.yaml").write_text(f"{source.block}  backend: {engine}\n")
     flags = ["--model-name", "it", "--version", "1", "--model-file", "model.py", "--config-file", "model-config.yaml"]
     state = eager_model(source).state_dict()
@@ -97,7 +91,7 @@ def packaged(source: Source, engine: str) -> Path:
 
 
 def eager_model(source: Source) -> torch.nn.Module:
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"torch": torch}
     exec(source.code, names)
     if "func" in names:
         wrapped: torch.nn.Module = type("Function", (torch.nn.Module,), {"forward": staticmethod(names["func"])})()

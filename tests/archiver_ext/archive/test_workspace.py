@@ -195,14 +195,10 @@ def test_a_replaced_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
-def test_a_device_is_written_to_directly() -> None:
+def test_a_device_is_written_to_directly_and_a_missing_folder_is_named(tmp_path: Path) -> None:
     write_output(Path("/dev/null"), b"nothing")
-
     assert Path("/dev/null").is_char_device()
 
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError) as refused:
         write_output(tmp_path / "none" / "file", b"")
-
     assert str(refused.value) == f"there is no folder {tmp_path / 'none'}"

@@ -26,11 +26,6 @@ def archive(tmp_path: Path) -> Path:
     return make_archive(tmp_path / "archive", shapes="any", costs=COSTS)
 
 
-@pytest.fixture
-def ragged(tmp_path: Path) -> Path:
-    return make_archive(tmp_path / "ragged", shapes="any", costs=COSTS, padding_costs=COSTS[:1])
-
-
 def calibrated(archive: Path, *words: object) -> Manifest:
     assert cli.main(["calibrate", str(archive), "--threads", "1", *map(str, words)]) == 0
     return read_manifest(archive)
@@ -53,8 +48,9 @@ def test_full_calls_are_measured_again_and_nothing_else_changes(archive: Path) -
 
 
 @pytest.mark.ci
-def test_what_padding_costs_is_measured_again_where_it_was_known(ragged: Path) -> None:
+def test_what_padding_costs_is_measured_again_where_it_was_known(tmp_path: Path) -> None:
     """The shapes are those of the full calls, because plans use both."""
+    ragged = make_archive(tmp_path / "ragged", shapes="any", costs=COSTS, padding_costs=COSTS[:1])
     before = read_manifest(ragged)
 
     after = calibrated(ragged)

@@ -115,6 +115,7 @@ class Switched(nn.Module):
 def test_constants_are_found_by_trying() -> None:
     text, config = started(Switched)
 
+    assert config.grid.lengths[-1] == 64
     assert config.model.forward == {"mask": None, "training": False, "scale": 2}
     assert config.input_specs == (TensorSpec("frames", "float32", ("batch", "time", 3)),)
     assert "choose their values (they were accepted)" in text
@@ -170,22 +171,20 @@ def test_each_of_several_arguments_is_found_by_its_own_use() -> None:
     assert [spec.dtype for spec in config.input_specs] == ["float32", "int64", "float32", "float32"]
 
 
-def test_characters_of_words_are_found() -> None:
-    text = starting_config(Forecast, {}, 64, method="spelled")
+@pytest.mark.parametrize(
+    ("method", "lines"),
+    [
+        ("spelled", ["chars: {dtype: int64, shape: [batch, time, 12]", "words: {dtype: int64, shape: [batch, time],"]),
+        ("counted", ["ids: {dtype: int64, shape: [batch, time], pad_value: 0, range: [1, 49]}"]),
+        ("words", ["chars: {dtype: int64, shape: [batch, time, 12], pad_value: 0}  # ids from 0 to 49"]),
+    ],
+)
+def test_characters_are_found_and_ids_that_timesteps_but_not_words_are_counted_by_get_a_range(
+    method: str, lines: list[str]
+) -> None:
+    text = starting_config(Forecast, {}, 64, method=method)
 
-    assert "chars: {dtype: int64, shape: [batch, time, 12]" in text
-    assert "words: {dtype: int64, shape: [batch, time]," in text
-
-
-def test_ids_that_timesteps_are_counted_by_get_a_range() -> None:
-    assert "ids: {dtype: int64, shape: [batch, time], pad_value: 0, range: [1, 49]}" in starting_config(
-        Forecast, {}, 64, method="counted"
-    )
-
-
-def test_characters_that_words_are_counted_by_may_be_padding() -> None:
-    text = starting_config(Forecast, {}, 64, method="words")
-    assert "chars: {dtype: int64, shape: [batch, time, 12], pad_value: 0}  # ids from 0 to 49" in text
+    assert all(line in text for line in lines)
 
 
 def test_guesses_are_told_from_what_was_not_inferred() -> None:
@@ -303,12 +302,6 @@ def test_a_missing_argument_is_asked_for(tmp_path: Path, capsys: pytest.CaptureF
     assert "Whole needs size: give the weights with --serialized-file, whose shapes tell sizes, or --args" in told
 
 
-def test_the_longest_sequence_is_asked_for() -> None:
-    with pytest.raises(PackagingError, match="give --longest N, the timesteps of the longest one"):
-        starting_config(Frames, {"steps_last": True}, None)
-    assert started(Switched)[1].grid.lengths[-1] == 64
-
-
 def test_what_lowering_refuses_is_told_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--class", "Whole", "--args", "size=3", "--method", "branch")
     code, text, told = init(tmp_path, capsys, *words)
@@ -319,21 +312,16 @@ def test_what_lowering_refuses_is_told_and_written(tmp_path: Path, capsys: pytes
     assert "# lowering" not in init(tmp_path, capsys, *words, "--no-try")[1]
 
 
-def test_another_class_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_class_can_be_named_and_missing_values_are_told_where_it_looks_for_nan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "did you mean Block?" in init(tmp_path, capsys, "--class", "Blok")[2]
     words = ("--class", "Block", "--args", "input_size=3", "hidden_size=4", "batch_first=True")
     code, text, told = init(tmp_path, capsys, *words)
+    looks = FILE.replace("forward(x)[0]", "forward(x.nan_to_num())[0]")
 
     assert (code, told) == (0, "")
     assert parse_config(text, "model-config.yaml").model.class_name == "Block"
-
-
-def test_a_model_that_looks_for_nan_is_told_of_missing_values(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    looks = FILE.replace("forward(x)[0]", "forward(x.nan_to_num())[0]")
-    words = ("--class", "Block", "--args", "input_size=3", "hidden_size=4", "batch_first=True")
-
     assert "write `missing: nan` to an input" in init(tmp_path, capsys, *words, file=looks)[2]
 
 
@@ -342,35 +330,40 @@ class Opaque(nn.Module):
         raise RuntimeError("expected\nsomething: else # entirely {" + "x" * 500)
 
 
-def test_what_was_not_found_out_is_said() -> None:
-    text, config = started(Opaque)
-
-    assert "# Not inferred: write it as in" in text
-    assert "RuntimeError: expected something: else # entirely {" in text
-    assert list(config.inputs) == ["signal"]
-
-
 class Bare(nn.Module):
+    """A model that cannot be served, but the file shows the required form."""
+
     def forward(self) -> Any:
         return torch.zeros(1)
 
 
-def test_a_model_without_arguments_gets_a_placeholder() -> None:
-    """Such a model cannot be served, but the file shows the required form."""
-    text, config = started(Bare)
+@pytest.mark.parametrize(
+    ("model", "said", "name"),
+    [
+        (Opaque, ["# Not inferred: write it as in", "RuntimeError: expected something: else # entirely {"], "signal"),
+        (Bare, ["Not inferred"], "input"),
+    ],
+)
+def test_what_was_not_found_out_is_said(model: type[nn.Module], said: list[str], name: str) -> None:
+    text, config = started(model)
 
-    assert "Not inferred" in text
-    assert list(config.inputs) == ["input"]
+    assert all(one in text for one in said)
+    assert list(config.inputs) == [name]
 
 
-def test_a_class_that_cannot_be_made_is_refused() -> None:
-    with pytest.raises(PackagingError, match="vocabulary"):
-        starting_config(Padded, {}, 64)
-
-
-def test_arguments_without_a_plain_form_are_refused() -> None:
-    with pytest.raises(PackagingError, match="cannot be written in YAML"):
-        starting_config(Padded, {"vocabulary": 50, "rate": 1j}, 64)
+@pytest.mark.parametrize(
+    ("model", "args", "longest", "said"),
+    [
+        (Padded, {}, 64, "vocabulary"),
+        (Padded, {"vocabulary": 50, "rate": 1j}, 64, "cannot be written in YAML"),
+        (Frames, {"steps_last": True}, None, "give --longest N, the timesteps of the longest one"),
+    ],
+)
+def test_arguments_that_are_missing_or_have_no_plain_form_are_refused(
+    model: type[nn.Module], args: dict[str, Any], longest: int | None, said: str
+) -> None:
+    with pytest.raises(PackagingError, match=said):
+        starting_config(model, args, longest)
 
 
 plain = st.recursive(

@@ -14,6 +14,7 @@ from fake_model import GRID
 from tiny_archive import VOCABULARY, make_archive, make_model
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
+from torchserve_neuron_lstm.config.manifest_values import RequestLimits
 from torchserve_neuron_lstm.inference.request_lines import WINDOW_LINES
 
 MODULE = "torchserve_neuron_lstm.archiver_ext.cli"
@@ -81,25 +82,16 @@ def test_a_file_of_nothing_has_no_answers(archive: Path, tmp_path: Path) -> None
     assert predict(archive, [], tmp_path) == (0, [])
 
 
-def test_a_line_that_is_too_long_is_refused_and_the_next_is_answered(tmp_path: Path) -> None:
-    """Only as much of it is kept as a body may have."""
-    from torchserve_neuron_lstm.config.manifest_values import RequestLimits
-
-    archive = make_archive(tmp_path / "tiny", limits=RequestLimits(body_bytes=40))
-    code, answers = predict(archive, [[1], "[" + "1, " * 5000 + "1]", [2]], tmp_path)
+def test_a_line_that_is_too_long_is_refused_and_the_next_is_answered_without_bounds_of_time(tmp_path: Path) -> None:
+    """Only as much of it is kept as a body may have. Nobody waits behind a file."""
+    limits = RequestLimits(body_bytes=40, milliseconds=1e-9, timeout_ms=1e-9)
+    code, answers = predict(
+        make_archive(tmp_path / "tiny", limits=limits), [[1], "[" + "1, " * 5000 + "1]", [2]], tmp_path
+    )
 
     assert code == 1
     assert answers[1]["type"] == "BodyTooLarge"
     assert [len(answers[0]), len(answers[2])] == [1, 1]
-
-
-def test_a_server_s_bounds_of_time_do_not_hold_here(tmp_path: Path) -> None:
-    """Nobody waits behind a file."""
-    from torchserve_neuron_lstm.config.manifest_values import RequestLimits
-
-    archive = make_archive(tmp_path / "tiny", limits=RequestLimits(milliseconds=1e-9, timeout_ms=1e-9))
-
-    assert predict(archive, [[1, 2]], tmp_path)[0] == 0
 
 
 def test_the_codec_of_the_archive_answers_as_on_a_server(tmp_path: Path) -> None:
@@ -146,22 +138,21 @@ def test_a_reader_that_ends_early_is_no_defect(archive: Path, tmp_path: Path) ->
         assert process.wait() == 1
 
 
-def test_the_archive_is_not_overwritten(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_neither_the_archive_nor_the_requests_are_overwritten(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", archive))
-    requests, before = write(tmp_path / "requests.jsonl", [[1]]), file.read_bytes()
+    requests, link = write(tmp_path / "requests.jsonl", [[1]]), tmp_path / "link.jsonl"
+    link.symlink_to(requests)
+    before = file.read_bytes()
 
-    assert main(["predict", str(file), str(requests), "-o", str(file)]) == 1
-    assert "is the archive: give another file" in capsys.readouterr().err
-    assert file.read_bytes() == before
-
-
-def test_the_requests_are_not_overwritten(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    requests = write(tmp_path / "requests.jsonl", [[1]])
-    (tmp_path / "link.jsonl").symlink_to(requests)
-
-    assert main(["predict", str(archive), str(requests), "-o", str(tmp_path / "link.jsonl")]) == 1
-    assert "is the file of requests: give another file with -o" in capsys.readouterr().err
-    assert requests.read_text("utf-8") == "[1]\n"
+    for output, told in (
+        (file, "is the archive: give another file"),
+        (link, "is the file of requests: give another file with -o"),
+    ):
+        assert main(["predict", str(file), str(requests), "-o", str(output)]) == 1
+        assert told in capsys.readouterr().err
+    assert (file.read_bytes(), requests.read_text("utf-8")) == (before, "[1]\n")
 
 
 def test_a_line_cannot_ask_for_bytes(archive: Path, tmp_path: Path) -> None:

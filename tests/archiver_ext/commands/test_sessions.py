@@ -55,8 +55,11 @@ def told(capsys: Capture, *arguments: str) -> dict[str, object]:
     return figures
 
 
-def test_sessions_of_the_archives_own_name_are_counted(archive: str, directory: Path, capsys: Capture) -> None:
+def test_sessions_of_the_archives_name_are_counted_and_of_another_that_the_server_sets(
+    archive: str, directory: Path, capsys: Capture
+) -> None:
     open_in(directory, "tiny", "a", "b")
+    open_in(directory, "other", "a", "b", "c")
     figures = told(capsys, archive)
 
     waits = figures.pop("oldest_seconds")
@@ -64,15 +67,6 @@ def test_sessions_of_the_archives_own_name_are_counted(archive: str, directory: 
     assert 0 <= waits < 60
     kept = {"model": "tiny", "store": "disk", "where": str(directory / "tiny.sessions"), "sessions": 2, "bytes": 200}
     assert figures == {**kept, "max_sessions": 3, "max_bytes": 100_000, "idle_seconds": 60.0}
-
-
-def test_an_archive_that_is_served_under_another_name_has_other_sessions(
-    archive: str, directory: Path, capsys: Capture
-) -> None:
-    """The server sets the name."""
-    open_in(directory, "tiny", "a")
-    open_in(directory, "other", "a", "b", "c")
-
     assert told(capsys, archive, "--name", "other")["sessions"] == 3
 
 
@@ -93,14 +87,13 @@ def test_reading_creates_no_store(archive: str, directory: Path, capsys: Capture
     assert not directory.exists()
 
 
-def test_an_archive_that_does_not_stream_says_so(tmp_path: Path, capsys: Capture) -> None:
-    archive = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None))
+def test_an_archive_without_sessions_and_one_whose_clients_keep_them_say_so(
+    packaged: Packaged, tmp_path: Path, capsys: Capture
+) -> None:
+    archive = write_streaming_archive(tmp_path / "none", streaming_manifest(None))
 
     assert cli.main(["sessions", str(archive)]) == 1
     assert "has no sessions: it was packaged without `streaming`" in capsys.readouterr().err
-
-
-def test_sessions_that_clients_carry_are_nowhere_to_count(packaged: Packaged, capsys: Capture) -> None:
     assert cli.main(["sessions", packaged(store="client")]) == 1
     assert "keeps no sessions: with `store: client` each client keeps its own" in capsys.readouterr().err
 

@@ -132,16 +132,10 @@ def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path:
     assert "ms per sequence" in capsys.readouterr().out
 
 
-CHUNKED = {
-    "kind": "chunk",
-    "variants": (Variant("chunk", None, "programs/eager/any"),),
-    "costs": (MeasuredCost("chunk", Bucket(4, 8), 1.0),),
-}
-RAGGED = {"shapes": "any", "padding_costs": tuple(MeasuredCost("sequence", Bucket(4, size), 0.1) for size in (4, 8))}
-
-
 def test_an_archive_in_chunks_of_the_grid_is_told_to_pad_less(capsys: Capture, tmp_path: Path) -> None:
-    archive = str(make_archive(tmp_path / "archive", **CHUNKED))
+    chunked = (Variant("chunk", None, "programs/eager/any"),)
+    costs = (MeasuredCost("chunk", Bucket(4, 8), 1.0),)
+    archive = str(make_archive(tmp_path / "archive", kind="chunk", variants=chunked, costs=costs))
 
     assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
     note = "note: this model runs in chunks of time: a sequence takes several calls, with less padding than shown\n"
@@ -165,7 +159,8 @@ def test_no_padding_is_told_for_an_engine_that_stops_each_row(capsys: Capture, f
 
 
 def test_an_archive_whose_engine_stops_each_row_has_no_padding(capsys: Capture, tmp_path: Path) -> None:
-    archive = str(make_archive(tmp_path / "archive", **RAGGED))
+    costs = tuple(MeasuredCost("sequence", Bucket(4, size), 0.1) for size in (4, 8))
+    archive = str(make_archive(tmp_path / "archive", shapes="any", padding_costs=costs))
 
     found = figures(capsys, "lengths.txt", "--archive", archive)
     assert found["pads_to"] == "none"
@@ -221,7 +216,7 @@ def test_lengths_of_a_limit_are_changed_only_on_request(capsys: Capture, folder:
     assert figures(capsys, *config, "--count", "2")["proposed"]["lengths"] == [9, 330]
 
 
-def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_path: Path) -> None:
+def test_models_without_lengths_to_choose_are_refused(capsys: Capture, tmp_path: Path) -> None:
     timeless = make_archive(tmp_path / "timeless", inputs=(TensorSpec("x", "float32", ("batch", 3)),))
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "variants.json").write_text("{}")
@@ -232,6 +227,9 @@ def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_pat
         (tmp_path / "none", "there is no archive"),
     ):
         assert said in failure(capsys, "lengths.txt", "--archive", str(archive))
+    text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [batch]}}, buckets: {batch: [1]}}"
+    (tmp_path / "model-config.yaml").write_text(text)
+    assert "no input has a time dimension" in failure(capsys, "lengths.txt", "--config", "model-config.yaml")
 
 
 def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: Capture, folder: Path) -> None:
@@ -245,14 +243,11 @@ def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: 
 
 
 def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -> None:
-    (folder / "model-config.yaml").write_text(CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]"))
-    assert figures(capsys, "lengths.txt", "--config", "model-config.yaml")["today"]["refused_sequences"] == 13
-    with (folder / "model-config.yaml").open("a") as file:
-        file.write("  overflow: truncate\n")
-
-    cutting = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
-
-    assert cutting["today"]["refused_sequences"] == 0
+    text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]")
+    for more, refused in (("", 13), ("  overflow: truncate\n", 0)):
+        (folder / "model-config.yaml").write_text(text + more)
+        found = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
+        assert found["today"]["refused_sequences"] == refused
 
 
 @pytest.mark.parametrize(
@@ -270,13 +265,6 @@ def test_what_cannot_be_done_is_told(capsys: Capture, arguments: list[str], said
 
     assert said in failure(capsys, *arguments)
     assert (Path("lengths.txt").read_text(), Path("model-config.yaml").read_text()) == before
-
-
-def test_a_model_without_time_has_no_lengths_to_tune(capsys: Capture, folder: Path) -> None:
-    text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [batch]}}, buckets: {batch: [1]}}"
-    (folder / "model-config.yaml").write_text(text)
-
-    assert "no input has a time dimension" in failure(capsys, "lengths.txt", "--config", "model-config.yaml")
 
 
 WRONG = ("--count 0", "--count 257", "--count many", "--longest 0", "--longest 1e3", "--picture a.png")

@@ -197,25 +197,20 @@ def test_nothing_of_a_changed_archive_is_run_or_written_again(
     assert (folder / "SHA256SUMS").read_bytes() == before
 
 
-@pytest.mark.parametrize("command", [["sign", "--key", "own.pem"], ["calibrate"]])
-def test_an_archive_without_a_list_is_refused(
-    command: list[str], made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", [["sign", "--key", "own.pem"], ["calibrate"]])
+def test_an_archive_without_a_list_is_refused_and_a_changed_one_not_signed(
+    words: list[str], made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands that write an archive compare its files with the list first."""
+    """The commands that write an archive compare its files with the list first: a signature would hide a change."""
     folder = Path(shutil.copytree(made / "tiny", tmp_path / "tiny"))
-    (folder / "SHA256SUMS").unlink()
-
-    assert main([command[0], str(folder), *command[1:]]) == 1
-    assert "has no list SHA256SUMS: package the model again" in capsys.readouterr().err
-
-
-def test_a_changed_archive_is_not_signed(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A signature would hide that it is not as it was packaged."""
-    folder = Path(shutil.copytree(made / "tiny", tmp_path / "changed"))
     (folder / "weights.pt").write_bytes(b"other")
-
     assert main(["sign", str(folder), "--key", str(made / "own.pem")]) == 1
     assert "weights.pt was changed" in capsys.readouterr().err
+
+    shutil.copy(made / "tiny" / "weights.pt", folder)
+    (folder / "SHA256SUMS").unlink()
+    assert main([words[0], str(folder), *words[1:]]) == 1
+    assert "has no list SHA256SUMS: package the model again" in capsys.readouterr().err
 
 
 def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,16 +259,16 @@ def test_a_host_without_cryptography_is_not_ready_if_keys_are_trusted(
         check_folder(str(made / "signed-tiny"), str(made / "own.pub"))
 
 
-def test_a_missing_archive_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "keys.pem").write_text("")
-    assert main(["verify", str(tmp_path / "none.mar"), "--trusted-keys", str(tmp_path / "keys.pem")]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path / 'none.mar'}: no such file or directory\n"
-
-
-def test_a_missing_file_of_keys_is_named(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    archives = [str(made / "signed-tiny.mar"), str(made / "signed-tiny")]
-    assert main(["verify", *archives, "--trusted-keys", str(tmp_path / "keys.pem")]) == 1
-    assert capsys.readouterr().err == f"error: --trusted-keys: there is no file {tmp_path / 'keys.pem'}\n"
+def test_a_missing_archive_and_a_missing_file_of_keys_are_named(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archives, missing = [str(made / "signed-tiny.mar"), str(made / "signed-tiny")], tmp_path / "none"
+    for given, keys, told in (
+        ([str(missing)], made / "own.pub", f"{missing}: no such file or directory"),
+        (archives, missing, f"--trusted-keys: there is no file {missing}"),
+    ):
+        assert main(["verify", *given, "--trusted-keys", str(keys)]) == 1
+        assert capsys.readouterr().err == f"error: {told}\n"
 
 
 def test_a_list_that_would_fill_the_memory_is_refused(
