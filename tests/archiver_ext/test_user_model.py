@@ -129,8 +129,10 @@ def test_a_replaced_forward_may_call_the_method() -> None:
     assert torch.equal(model(x), alone)
 
 
-def test_a_method_that_fails_leaves_the_model_as_it_was() -> None:
+def test_forward_itself_and_a_method_that_fails_leave_the_model_as_it_was() -> None:
     model = Scored()
+    serve_method(model, "forward")
+    assert "forward" not in vars(model)
     serve_method(model, "infer")
     with pytest.raises(RuntimeError):
         model(torch.randn(4, 5))
@@ -168,12 +170,6 @@ def test_a_model_of_one_request_takes_a_batch_of_one() -> None:
     other.load_state_dict(model.state_dict())
     serve_method(other, "twice", batched=False)
     assert torch.equal(other(x[None], length[None]), 2 * alone["tags"][None])
-
-
-def test_forward_itself_changes_nothing() -> None:
-    model = Scored()
-    serve_method(model, "forward")
-    assert "forward" not in vars(model)
 
 
 @pytest.mark.parametrize(

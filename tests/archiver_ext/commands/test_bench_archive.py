@@ -44,11 +44,15 @@ def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
     assert told["plan_us"] > 0
 
 
-def test_people_get_a_table(archive: Path, capsys: Capture) -> None:
+def test_people_get_a_table_and_machines_the_padding_that_is_computed(archive: Path, capsys: Capture) -> None:
     assert cli.main(flags(archive)) == 0
     told = capsys.readouterr().out
     assert "as served" in told
     assert "2 batches of 3 requests, 4.5 timesteps on average, 8 at most" in told
+    assert cli.main(flags(archive, "--json")) == 0
+    ways = json.loads(capsys.readouterr().out)["ways"]
+    assert all(way["waste"] == way["bucket_waste"] for way in ways.values())
+    assert ways["one bucket for all"]["waste"] > 0
 
 
 def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -> None:
@@ -94,13 +98,6 @@ def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(
     assert (padded["waste"], padded["bucket_waste"]) == (0.0, 1 - 5 / 8)
     assert cli.main([*arguments, "--threads", "1"]) == 0
     assert "native stops each row at its own end: recurrent layers compute no padding" in capsys.readouterr().out
-
-
-def test_an_engine_that_computes_padding_shows_it(archive: Path, capsys: Capture) -> None:
-    assert cli.main(flags(archive, "--json")) == 0
-    ways = json.loads(capsys.readouterr().out)["ways"]
-    assert all(way["waste"] == way["bucket_waste"] for way in ways.values())
-    assert ways["one bucket for all"]["waste"] > 0
 
 
 def test_figures_that_vary_are_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

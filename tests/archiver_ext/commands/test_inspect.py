@@ -22,19 +22,15 @@ SETTINGS = StreamingConfig().settings("0" * 32)
 ANY_SHAPE = {"shapes": "any", "variants": (Variant("chunk", None, "programs/fake"),)}
 
 
-def test_an_engine_that_takes_every_shape_computes_one_timestep() -> None:
+def test_an_engine_for_every_shape_computes_one_timestep_and_one_of_fixed_shapes_its_smallest_bucket() -> None:
     times = step_times(streaming_manifest(SETTINGS, **ANY_SHAPE))
+    fixed = step_times(streaming_manifest(SETTINGS))
 
     assert [time["sessions"] for time in times] == [1, 4]
     assert [time["step_ms"] for time in times] == pytest.approx([call_ms(Bucket(1, 1)), call_ms(Bucket(4, 1))])
     assert [time["whole_ms"] for time in times] == pytest.approx([call_ms(Bucket(1, 8)), call_ms(Bucket(4, 8))])
     assert {time["whole_timesteps"] for time in times} == {8}
-
-
-def test_an_engine_of_fixed_shapes_computes_its_smallest_bucket() -> None:
-    times = step_times(streaming_manifest(SETTINGS))
-
-    assert [time["step_ms"] for time in times] == pytest.approx([call_ms(Bucket(1, 4)), call_ms(Bucket(4, 4))])
+    assert [time["step_ms"] for time in fixed] == pytest.approx([call_ms(Bucket(1, 4)), call_ms(Bucket(4, 4))])
 
 
 def test_answers_without_time_cost_a_call_of_their_own() -> None:
