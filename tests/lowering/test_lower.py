@@ -199,16 +199,11 @@ def one_frame(m: Model, x: Tensor) -> Any:
     return m.gru(frames.transpose(1, 2))[0]
 
 
-def number_of_each_step(m: Model, x: Tensor) -> Any:
-    """The dimension of one timestep is removed with that of the batch."""
-    return m.lstm(x)[0].sum(2, keepdim=True).squeeze()
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("function", "buckets", "shortest"),
     [
-        (number_of_each_step, [7, 16], 2),
+        (lambda m, x: m.lstm(x)[0].sum(2, keepdim=True).squeeze(), [7, 16], 2),  # of one timestep its dimension goes
         (padded_if_short, [5, 16], 5),
         (other_if_short, [32, 64], 30),
         (one_frame, [128], 36),

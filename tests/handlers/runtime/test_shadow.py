@@ -195,11 +195,7 @@ def jumps(request: Sequence[torch.Tensor], length: int) -> Tensors:
     return ((request[0] > 0.7 - 1e-4).float(),)
 
 
-def overflows(request: Sequence[torch.Tensor], length: int) -> Tensors:
-    return (torch.exp(request[0] + 88.02283),)
-
-
-@pytest.mark.parametrize("answer", [fails, jumps, overflows])
+@pytest.mark.parametrize("answer", [fails, jumps, lambda request, _: (torch.exp(request[0] + 88.02283),)])
 def test_a_request_that_a_client_can_look_for_does_not_change_the_code_that_answers(answer: Any) -> None:
     with shadowed(answer, "model") as model:
         model.observe([torch.tensor([0.7])], 1, (torch.tensor([0.0]),))

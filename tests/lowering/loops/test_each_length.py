@@ -49,16 +49,8 @@ def first_state_again(m: Cells, x: Tensor) -> Any:
     return torch.stack(states(m, x, lambda t, h, _: first if t in (0, 30) else h), 1)
 
 
-def older_state(m: Cells, x: Tensor) -> Any:
-    return torch.stack(states(m, x, lambda t, h, before: before[t - 2] if t == 33 else h), 1)
-
-
 def counted_by_results(m: Cells, x: Tensor) -> Any:
     return torch.stack(states(m, x, lambda _, h, before: -h if len(before) == 50 else h), 1)
-
-
-def another_constant(m: Cells, x: Tensor) -> Any:
-    return torch.stack(states(m, x, lambda t, h, _: h * (0.5 if t < 20 else 0.4)), 1)
 
 
 def branch_on_timesteps(m: Cells, x: Tensor) -> Any:
@@ -71,10 +63,6 @@ def last_ones(m: Cells, x: Tensor) -> Any:
     for t in range(max(0, x.size(1) - 20), x.size(1)):
         h = m.cell(x[:, t], h)
     return h
-
-
-def mean_of_last_ones(m: Cells, x: Tensor) -> Any:
-    return torch.stack(states(m, x, lambda _, h, __: h)[-20:], 1).mean(1)
 
 
 def stops_early(m: Cells, x: Tensor) -> Any:
@@ -106,12 +94,12 @@ def more_inner_steps(m: Cells, x: Tensor) -> Any:
 CHANGING = [
     (reset, "h [*] 0"),
     (first_state_again, "m.cell"),
-    (older_state, "m.cell"),
+    (lambda m, x: torch.stack(states(m, x, lambda t, h, before: before[t - 2] if t == 33 else h), 1), "m.cell"),
     (counted_by_results, "-h if len"),
-    (another_constant, "0.5 if t < 20 else 0.4"),
+    (lambda m, x: torch.stack(states(m, x, lambda t, h, _: h * (0.5 if t < 20 else 0.4)), 1), "0.5 if t < 20 else 0.4"),
     (branch_on_timesteps, "y.clamp"),
     (last_ones, "max.0, x.size"),
-    (mean_of_last_ones, "-20"),
+    (lambda m, x: torch.stack(states(m, x, lambda _, h, __: h)[-20:], 1).mean(1), "-20"),
     (stops_early, "m.cell"),
     (one_step_again, "min.t, 35"),
     (more_inner_steps, "m.mix"),
@@ -140,10 +128,6 @@ def test_a_loop_that_changes_beyond_the_buckets_has_no_sessions(run: Callable[..
         check_streamable(program)
 
 
-def other_first_step(m: Cells, x: Tensor) -> Any:
-    return torch.stack(states(m, x, lambda t, h, _: m.mix(h) if t == 0 else h), 1)
-
-
 def two_inner_steps(m: Cells, x: Tensor) -> Any:
     return torch.stack(states(m, x, lambda _, h, __: m.mix(m.mix(h))), 1)
 
@@ -157,7 +141,12 @@ def split_by_batch_sizes(m: Cells, x: Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "run", [other_first_step, split_by_batch_sizes, pytest.param(two_inner_steps, marks=pytest.mark.ci)]
+    "run",
+    [
+        lambda m, x: torch.stack(states(m, x, lambda t, h, _: m.mix(h) if t == 0 else h), 1),
+        split_by_batch_sizes,
+        pytest.param(two_inner_steps, marks=pytest.mark.ci),
+    ],
 )
 def test_a_loop_that_is_alike_at_every_later_step_is_lowered_for_sessions_too(run: Callable[..., Any]) -> None:
     model = Cells(run).eval()
@@ -185,20 +174,12 @@ def by_its_digits(m: Cells, x: Tensor) -> Any:
     return y * (2 if timesteps % 10 + timesteps // 10 % 10 + timesteps // 100 == 19 else 1)
 
 
-def by_a_float_remainder(m: Cells, x: Tensor) -> Any:
-    return torch.stack(states(m, x, lambda _, h, __: h * (1.0 if x.size(1) * 0.1 % 13 < 12.5 else 2.0)), 1)
-
-
 def by_a_number_that_is_not_in_its_code(m: Cells, x: Tensor) -> Any:
     h = states(m, x, lambda _, h, __: h)[-1]
     return -h if x.size(1) == 5 * m.every or not x.size(1) - 201 else h
 
 
 HUNDREDS = [100]
-
-
-def by_a_quotient(m: Cells, x: Tensor) -> Any:
-    return states(m, x, lambda _, h, __: h)[-1] + x.size(1) // HUNDREDS[0] % 2
 
 
 def by_a_cut(m: Cells, x: Tensor) -> Any:
@@ -209,10 +190,10 @@ def by_a_cut(m: Cells, x: Tensor) -> Any:
 @pytest.mark.parametrize(
     ("run", "length"),
     [
-        (by_a_quotient, 100),
+        (lambda m, x: states(m, x, lambda _, h, __: h)[-1] + x.size(1) // HUNDREDS[0] % 2, 100),
         (by_a_cut, 100),
         (by_its_digits, 199),
-        (by_a_float_remainder, 125),
+        (lambda m, x: states(m, x, lambda _, h, __: h * (1.0 if x.size(1) * 0.1 % 13 < 12.5 else 2.0))[-1], 125),
         (by_a_number_that_is_not_in_its_code, 200),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -142,20 +142,17 @@ def test_lengths_that_packing_may_refuse_are_refused_with_the_key_to_write(decla
         lower(Words(last_states), words_of(f", counts: {{dtype: int64, shape: [batch, time]{declared}}}"))
 
 
-def on_packed_data(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    """Return data that has no order which a request alone has."""
-    return torch.tanh(packed(m, chars, counts.cpu()).data)
-
-
-def longest_of_batch(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    return pad_packed_sequence(m.chars(packed(m, chars, counts.cpu()))[0], batch_first=True)[0].max(1)[0]
-
-
 @pytest.mark.parametrize(
     ("encode", "message"),
     [
-        (on_packed_data, r"tanh takes the data of packed seq.*_packing.*total_length=.*mask"),
-        (longest_of_batch, r"the longest of its sequences.*pass total_length=7"),
+        (
+            lambda m, chars, counts: torch.tanh(packed(m, chars, counts.cpu()).data),
+            r"tanh takes the data of packed seq.*_packing.*total_length=.*mask",
+        ),
+        (
+            lambda m, chars, counts: pad_packed_sequence(m.chars(packed(m, chars, counts.cpu()))[0], True)[0].max(1)[0],
+            r"the longest of its sequences.*pass total_length=7",
+        ),
     ],
 )
 def test_other_uses_of_packed_words_are_refused_with_what_to_write(encode: Callable[..., Tensor], message: str) -> None:
