@@ -1,7 +1,5 @@
 """ARCHITECTURE.md names existing files and sub-packages, and layers that the import rules allow."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

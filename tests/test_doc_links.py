@@ -1,7 +1,5 @@
 """Documents lead to what is there: links, indexes, names of files, tests of threats."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

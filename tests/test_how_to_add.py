@@ -1,7 +1,5 @@
 """The additions of CONTRIBUTING, all made in one copy of the repository and run, in the stated files."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The lock has one version and the digests of every package that the set-up installs, but of torch."""
 
-from __future__ import annotations
-
 import re
 from importlib import metadata
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Statements of docs/metrics.md on the metrics are true. Its server runs in `e2e/test_metrics.py`."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

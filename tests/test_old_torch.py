@@ -1,7 +1,5 @@
 """Hosts of AWS's first accelerators have torch 1.13: the files of an archive use no newer names."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

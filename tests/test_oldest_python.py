@@ -1,7 +1,5 @@
 """TorchServe's own image has Python 3.9: the files of an archive use nothing newer."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every file of examples/production is as docs/production.md says; `e2e/test_production.py` serves."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

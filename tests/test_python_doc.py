@@ -1,7 +1,5 @@
 """The example of docs/python.md works, and the names on the page exist."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The README's example works: its files are written, its commands run, its requests sent."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import re

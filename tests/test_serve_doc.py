@@ -1,7 +1,5 @@
 """docs/serve.md tells the settings that `neuron-lstm serve` writes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The examples of docs/sessions.md work: its commands, its YAML, and the messages that it quotes."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

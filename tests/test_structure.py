@@ -1,7 +1,5 @@
 """The structure of the package, derived from its imports: layers without cycles, files of one concept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 

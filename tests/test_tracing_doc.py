@@ -1,7 +1,5 @@
 """The examples of docs/tracing.md work, and every name on the page exists."""
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import re

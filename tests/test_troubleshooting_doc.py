@@ -1,7 +1,5 @@
 """Each message of docs/troubleshooting.md is one of the code, or of the TorchServe that is here."""
 
-from __future__ import annotations
-
 import ast
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """The examples of docs/tuning.md work as shown."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

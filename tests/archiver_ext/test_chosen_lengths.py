@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from torchserve_neuron_lstm.config.manifest import read_manifest
 
 from .conftest import Project

@@ -1,7 +1,5 @@
 """Inputs that requests name otherwise than forward(), and that take NaN: in programs, sessions and own code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

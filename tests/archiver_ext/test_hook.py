@@ -1,7 +1,5 @@
 """The import hook: for one program and one handler only, and never silent."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Each usual way of installation adds the handler to the standard command; uninstalling removes it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

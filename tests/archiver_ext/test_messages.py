@@ -1,7 +1,5 @@
 """Mistakes of a first try are told in words, with a way out that works."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Models traced for one request alone: packaged by each engine, served by TorchServe's worker."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The standard command makes whole archives, in every format, and never half of one."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """The standard command with `backend: cuda` without a GPU, and a double of one on the host."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each engine packages the tiny model in its own way, and `auto` keeps the fastest."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """The standard command with `backend: neuronx` and a double of the compiler: from files to answers."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packaging on a disk that fails: each kind of call on its files fails once, or from then on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A training project's own files: several classes, a method, and a checkpoint; packaged and served."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions, and models without time or batch, are packaged with their own grid and served."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

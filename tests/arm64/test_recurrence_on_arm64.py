@@ -3,8 +3,6 @@
 `make test-arm64` runs it. Speed is not told: the emulator has none of the processor's.
 """
 
-from __future__ import annotations
-
 import shutil
 import struct
 import subprocess

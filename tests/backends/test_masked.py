@@ -1,7 +1,5 @@
 """The abstract operators in eager mode, the reference of every engine, are equal to torch's layers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from recurrent import CASES, GARBAGE, HIDDEN, TIME, Case, Recurrent, exported, largest_error, ragged_batch

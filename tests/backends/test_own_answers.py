@@ -1,7 +1,5 @@
 """Answers belong to the caller: a weight that is returned is not changed through the answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import neuron_doubles

@@ -1,7 +1,5 @@
 """A backend of another distribution, installed with pip, serves like ours. docs/backends.md shows it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

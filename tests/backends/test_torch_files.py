@@ -1,7 +1,5 @@
 """Files of torch's writer, on a disk that is full: `/dev/full` refuses every write."""
 
-from __future__ import annotations
-
 import errno
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No partition of the batch is cheaper. `test_planner.py` has the properties of every planner."""
 
-from __future__ import annotations
-
 from hypothesis import given
 
 from torchserve_neuron_lstm.bucketing.batch_planner import BucketPlanner

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Chunked execution: every request is answered as alone, exactly, because the model uses integers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

@@ -4,8 +4,6 @@ Every timestep of every request is computed once, and in order. Only lengths tha
 order of the requests nor earlier plans change the calls.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from random import Random

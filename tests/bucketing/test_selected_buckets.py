@@ -1,7 +1,5 @@
 """Plans with a bucket selector: the user chooses each length, and cost decides the batch sizes only."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """An archive is served on a host without this project, and names the packages that it needs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Signed archives on a real server that asks for signatures: what was changed is never ready."""
 
-from __future__ import annotations
-
 import json
 import os
 import py_compile

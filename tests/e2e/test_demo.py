@@ -1,7 +1,5 @@
 """`make demo` with less training, from the files of the example to the table."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

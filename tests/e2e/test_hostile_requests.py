@@ -1,7 +1,5 @@
 """Requests that are made to cost others their answers, on a real TorchServe: nobody else notices them."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The metrics of a real TorchServe, at the address where Prometheus would read them."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

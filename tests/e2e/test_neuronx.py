@@ -1,7 +1,5 @@
 """A real server with neuronx, on a double of its toolchain: sessions outlive the worker and its core."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

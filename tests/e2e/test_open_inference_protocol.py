@@ -1,7 +1,5 @@
 """The Open Inference Protocol over a real TorchServe, by Triton's own client with its defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

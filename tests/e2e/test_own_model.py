@@ -1,7 +1,5 @@
 """A model that answers by its own code: over a real TorchServe, and by the commands that read an archive."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

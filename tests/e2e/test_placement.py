@@ -1,7 +1,5 @@
 """Workers of a real server run on their own cores, and requests in the buckets that the user chooses."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The commands of docs/production.md on a host with the packages that it names, and no others."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every form of request and answer over a real TorchServe."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """The six examples of the torch-neuron LSTM guide: four are served, two refused in the guide's words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`examples/streaming` with little training: typed byte by byte, plotted, compared and cleaned up."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`make stress` in a small size, with and without faults."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The servers of the examples: all are stopped, and a failed start is reported with its reason."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

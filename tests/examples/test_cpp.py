@@ -3,8 +3,6 @@
 The tests need g++ and make, like packaging with inductor. The example of ONNX Runtime also needs its headers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`make seeds`: every example runs here on a fast engine; each row has the engine and the verdict."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from importlib.util import find_spec

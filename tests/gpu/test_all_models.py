@@ -3,8 +3,6 @@
 Without a GPU, each test is skipped as not run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The engine `cuda` on a real GPU. Without one, each test is skipped as not run."""
 
-from __future__ import annotations
-
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -3,8 +3,6 @@
 Without a GPU, each test is skipped as not run.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

@@ -3,8 +3,6 @@
 Without a GPU or TorchServe, each test is skipped as not run.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`training.lower` on a real GPU. Without one, each test is skipped as not run."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from copy import deepcopy

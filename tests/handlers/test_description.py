@@ -1,7 +1,5 @@
 """The readiness of a model is what its engine and its store do when somebody asks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Loading from a disk that fails, in TorchServe's own worker: each kind of call fails once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

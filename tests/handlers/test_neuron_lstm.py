@@ -1,7 +1,5 @@
 """The entry file of an archive: nothing of a changed folder runs, and the message names the file."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import py_compile

@@ -1,7 +1,5 @@
 """The handler under TorchServe's own Python code: its loader, service and wire format, without Java."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

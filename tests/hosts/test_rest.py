@@ -1,7 +1,5 @@
 """The REST API over an archive in this process, asked through ASGI as servers do."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

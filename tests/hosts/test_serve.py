@@ -1,7 +1,5 @@
 """`neuron-lstm serve`: no line for a good request, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Archives in forks of the process that opened them: data loaders fork."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Sessions in the user's own process: chunks continue each other, here and over a restart."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Archives in the user's own process: the model's answers, in order, without a trace in the process."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import shutil

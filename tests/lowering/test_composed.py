@@ -1,7 +1,5 @@
 """Random models: each is refused, or equals each request alone at every length. `make compose` judges many."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os

@@ -1,7 +1,5 @@
 """A lowered program equals eager mode on each request alone, for any batch and any padding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from input_configs import config_of

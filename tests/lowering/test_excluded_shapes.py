@@ -1,7 +1,5 @@
 """Shapes that the exporter excludes: included where the program is compared with the model there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

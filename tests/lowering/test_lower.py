@@ -1,7 +1,5 @@
 """Lowering through the trace of one request: models as people write them, against each request alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

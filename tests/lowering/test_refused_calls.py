@@ -1,7 +1,5 @@
 """Modules in TorchScript, and settings of torch that a program has not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from input_configs import one_input

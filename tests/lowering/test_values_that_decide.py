@@ -1,7 +1,5 @@
 """Requests whose values no draw from a normal distribution has: each is answered as alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Sessions on real clusters: their shares, what a batch costs, and settings that do not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers of a cluster's nodes: the servers of slots, and errors that pass, stay or name another server."""
 
-from __future__ import annotations
-
 import pytest
 from redis import exceptions
 

@@ -1,7 +1,5 @@
 """A Redis server that is gone, hangs or was restarted: no write is lost or made twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 

@@ -1,7 +1,5 @@
 """Stores at an address where no Redis server replies, or where a call ends between two replies."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from hashlib import blake2b
 
 import pytest

@@ -1,7 +1,5 @@
 """Checkpoints beside transactions: the log is copied, begins again, and nothing is lost."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import tempfile
 from contextlib import closing, suppress
 from pathlib import Path

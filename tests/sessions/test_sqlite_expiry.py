@@ -1,7 +1,5 @@
 """The order in which records expire: what the table has noted, and what is true."""
 
-from __future__ import annotations
-
 import sqlite3
 
 import pytest

@@ -1,7 +1,5 @@
 """The file of a session store: who can read it, and what happens when it is deleted or damaged."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Several workers on one file of sessions: locks, conflicts, and writers that are killed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

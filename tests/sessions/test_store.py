@@ -1,7 +1,5 @@
 """The promises of every store, tried on each of them."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sessions on a disk that fails: each call on the files of the store fails once, or from then on."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The limits of every store, tried on each of them."""
 
-from __future__ import annotations
-
 from memory_store import Clock, MemoryStore
 from store_calls import WIDE, begin, records, revision
 

@@ -1,7 +1,5 @@
 """A store's time: no clock that jumps, once or for good, ends a session."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Benchmarks: each program runs on a tiny setting and writes its JSON, and its statistics are right."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The property of each fuzzed decoder holds for kept inputs and mutations; a wrong decoder violates it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The hosts of the matrix: archives are served and compared as by a worker of TorchServe."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

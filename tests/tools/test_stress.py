@@ -1,7 +1,5 @@
 """Clients under stress against servers that answer right, wrong or not at all, and what a run is judged by."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """bucket_model_trace(): the kernel selects the bucket, weights are stored once, the state is shared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """dynamic_batch(): rows are answered as alone; functions without a batch dimension are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Traces of models whose outputs depend on the longest sequence of a call."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tracing for NeuronX: with its emulation here, and with a compiler in another interpreter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

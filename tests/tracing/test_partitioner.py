@@ -1,7 +1,5 @@
 """partitioner_config and analyze(): unsupported operators run on the CPU, or are reported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

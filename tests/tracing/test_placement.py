@@ -1,7 +1,5 @@
 """move_trace_to_device(): a core of this host for the time of a call."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """input_output_aliases: states that calls neither pass nor receive."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """trace(): a traced function equals the function on every engine, for the shapes of the example only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

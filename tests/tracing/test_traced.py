@@ -1,7 +1,5 @@
 """Saving and loading: one file, also for another process; damaged files are refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

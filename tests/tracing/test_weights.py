@@ -1,7 +1,5 @@
 """replace_weights(): other weights without compiling, if they are separate from the programs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every test model trains as with torch's packing: outputs, gradients, limits of training."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

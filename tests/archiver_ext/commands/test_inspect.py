@@ -1,7 +1,5 @@
 """The output of `neuron-lstm inspect` for a streaming archive: a step beside a whole sequence."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`neuron-lstm serve-ray`: the command line, and its message where Ray is not installed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Inputs that are lengths of recurrences need a range.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Verification of sessions: errors between two chunks are found, and right programs pass for any cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Archives of lowered models that carry the model's own code, with which a real worker compares its answers."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

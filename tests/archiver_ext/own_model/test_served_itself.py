@@ -1,7 +1,5 @@
 """Models that are not lowered: packaged by the archiver, and served by TorchServe's worker as eager mode answers."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import json

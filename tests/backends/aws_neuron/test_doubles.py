@@ -1,7 +1,5 @@
 """The test doubles check callers against AWS's documentation."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from typing import Any

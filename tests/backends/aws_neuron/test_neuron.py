@@ -1,7 +1,5 @@
 """The backend neuron on a test double that checks the documented contract of torch_neuron."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The backend neuronx on a test double that checks the documented contract of torch_neuronx."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

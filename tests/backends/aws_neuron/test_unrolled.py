@@ -1,7 +1,5 @@
 """The recurrences as loops: the abstract operators exactly, in operators that every compiler supports."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test models, and chunks of models with a carry, on a double of a GPU: exact against the model in eager mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

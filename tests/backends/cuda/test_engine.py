@@ -1,7 +1,5 @@
 """The engine for NVIDIA GPUs is exact, on a double that holds captures to the rules of CUDA graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The test double of a GPU notices what a CUDA graph cannot record."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import logging
 from contextlib import nullcontext
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The adapter of torch.cuda where it needs no GPU: settings of torch, and errors about memory."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

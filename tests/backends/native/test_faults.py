@@ -1,7 +1,5 @@
 """The recurrent library without memory: each of its allocations fails once, in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import mmap
 import os
 from itertools import pairwise

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import struct
 import threading
 from dataclasses import replace

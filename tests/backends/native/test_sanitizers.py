@@ -1,7 +1,5 @@
 """The recurrent library under GCC's sanitizers: any report ends the program."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

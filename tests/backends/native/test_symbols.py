@@ -1,7 +1,5 @@
 """The recurrent library runs on TorchServe's own image, whatever the system that compiles it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

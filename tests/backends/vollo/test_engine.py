@@ -1,7 +1,5 @@
 """Vollo with the real compiler and its VM: skipped unless a user has installed them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs rewritten for Vollo, as modules for its compiler, and refusals: all without the compiler."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Vollo with test doubles of its compiler and its runtime: messages, accelerators, other weights."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Forms in which requests name their session over a real TorchServe, such as headers or a token."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The order of a session's chunks over a real TorchServe: repeated, missing, simultaneous, last ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

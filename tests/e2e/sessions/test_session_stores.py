@@ -1,7 +1,5 @@
 """Sessions over a real TorchServe while their store is damaged or gone."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Mapping

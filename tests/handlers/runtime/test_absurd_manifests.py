@@ -1,7 +1,5 @@
 """Archives whose digests are right but whose content makes no sense end in one message, or serve."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

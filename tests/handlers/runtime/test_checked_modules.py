@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list

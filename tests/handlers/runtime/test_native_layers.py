@@ -1,7 +1,5 @@
 """Layers of torch that the native library computes: every form of a call, against torch's own kernels."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

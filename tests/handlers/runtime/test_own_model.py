@@ -1,7 +1,5 @@
 """A model's own code on its host: what a request has imported, and what cannot be put back after it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace

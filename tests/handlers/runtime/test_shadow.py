@@ -1,7 +1,5 @@
 """Answers that the model's own code computes once more: which, when, and what follows from a difference."""
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

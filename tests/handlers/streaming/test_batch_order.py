@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from session_service import ask, make_service, piece
 

@@ -1,7 +1,5 @@
 """Sessions after SIGKILL at any moment, as clients see them; `make stress` does so to a server."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

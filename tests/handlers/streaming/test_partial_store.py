@@ -1,7 +1,5 @@
 """A store on several servers, one of which cannot be used: only its sessions are refused."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

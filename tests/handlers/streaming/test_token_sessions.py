@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 from fake_streaming_model import SETTINGS, STATE

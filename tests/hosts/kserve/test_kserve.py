@@ -1,7 +1,5 @@
 """Archives on KServe: the responses are those of the service in process, over both protocols."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

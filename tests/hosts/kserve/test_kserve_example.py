@@ -1,7 +1,5 @@
 """The files of examples/kserve name what exists; nothing here runs Kubernetes or Docker."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """The gRPC server of KServe's process hands on what its calls tell beside the message."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

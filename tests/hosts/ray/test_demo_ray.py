@@ -1,7 +1,5 @@
 """The example of a cluster: its config file is valid, and its demo loses no request."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

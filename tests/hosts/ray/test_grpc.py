@@ -1,7 +1,5 @@
 """Archives on Ray Serve over gRPC, by Triton's client: values and refusals are those of REST."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The table of messages beside the code that is generated for Triton's client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Ray Serve: replicas follow the load, leave no files, and tell why they do not start."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

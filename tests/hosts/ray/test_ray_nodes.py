@@ -1,7 +1,5 @@
 """Ray Serve on two nodes: a store on disk is refused, one that is down is waited for."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

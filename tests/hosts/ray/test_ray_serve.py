@@ -1,7 +1,5 @@
 """Archives on Ray Serve: the responses are those of TorchServe, byte for byte."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

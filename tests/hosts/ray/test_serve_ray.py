@@ -1,7 +1,5 @@
 """`neuron-lstm serve-ray`: archives are served until it ends, and nothing that it started is left."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket

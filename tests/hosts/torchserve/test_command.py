@@ -1,7 +1,5 @@
 """`neuron-lstm serve` before TorchServe is started: wrong options, and the files that it writes."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 import shutil

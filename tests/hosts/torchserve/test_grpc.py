@@ -1,7 +1,5 @@
 """The gRPC client of docs/requests.md, for TorchServe itself. It needs grpcio: `make test-hosts` runs this test."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

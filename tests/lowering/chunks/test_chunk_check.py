@@ -1,7 +1,5 @@
 """Chunked execution on every engine equals eager mode on each request alone, for long sequences too."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

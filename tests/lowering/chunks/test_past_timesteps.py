@@ -1,7 +1,5 @@
 """Causal convolutions and shifts: chunks get the timesteps before them from the chunk before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that count timesteps: chunks continue sums and positions of the chunk before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Loops over timesteps with cells of their own: the states of a scan go from chunk to chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Streaming: models that cannot stream are refused with their line; ids of compatible session states."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

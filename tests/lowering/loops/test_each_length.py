@@ -1,7 +1,5 @@
 """Loops that do something else at some step or length: seen in the code that runs, at every length that is served."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

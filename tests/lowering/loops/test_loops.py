@@ -1,7 +1,5 @@
 """Loops over timesteps: recognised in an unrolled trace, and exact at every length."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Flags, types and handlers of errors are the same for a model that is traced as in eager mode."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import numbers

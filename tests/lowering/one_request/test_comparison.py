@@ -1,7 +1,5 @@
 """Values that a normal distribution does not have, in the comparison with eager mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

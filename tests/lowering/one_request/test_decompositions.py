@@ -1,7 +1,5 @@
 """Decompositions of operators, and distances, which eager mode computes in one of two ways by the number of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

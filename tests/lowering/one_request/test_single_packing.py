@@ -1,7 +1,5 @@
 """Sequences within each timestep, such as the characters of words, packed by their own lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

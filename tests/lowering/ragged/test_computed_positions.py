@@ -1,7 +1,5 @@
 """Reads, writes and padding at positions that are computed from the timesteps, also at negative ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Operators of each element: activation functions, tensors of no dimensions, half precision and extreme scales."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Sorting over time: padding is chosen by no index, also where real values tie with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

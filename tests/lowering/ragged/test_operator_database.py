@@ -1,7 +1,5 @@
 """Torch's own sample calls over ragged batches: each row is what the operator makes of the request alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tools.operator_database.__main__ import COMPOSED, tried, with_a_rule

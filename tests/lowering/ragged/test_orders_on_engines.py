@@ -1,7 +1,5 @@
 """Orders over time on the engines: values run on all of them, places of equal values as torch has them on some."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Convolutions as long as the sequence, computed by Fourier transforms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

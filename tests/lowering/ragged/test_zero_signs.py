@@ -1,7 +1,5 @@
 """Signs of zeros: 0.0 and -0.0 are equal, and a model that tells them apart has torch's choice or is not lowered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace

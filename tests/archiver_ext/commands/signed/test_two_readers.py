@@ -1,7 +1,5 @@
 """Archives of which TorchServe and Python read different files: `neuron-lstm verify` refuses them."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """The page of a proposal: whole, escaped, self-contained, with the figures of `--json`."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
