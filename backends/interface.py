@@ -122,7 +122,7 @@ class Backend(ABC):
     """
 
     largest_integer: int | None = None
-    """The largest whole number up to which it computes integers exactly; None: all of int64."""
+    """The largest integer of an input that it takes as it is; None: all of int64. What it computes may be larger."""
     shares_device: bool = False
     """Whether the programs of an archive share a device's memory: `load_together` loads them."""
 

@@ -83,10 +83,14 @@ def _without_projection(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any)
     return masked.without_projection(torch.ops.neuron_lstm.lstm.default, x, lengths, h_0, c_0, *options)
 
 
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+
+
 def _divided(x: torch.Tensor, y: torch.Tensor | float, *, rounding_mode: str | None) -> Any:
     """Divide integers: the exporter would divide floats."""
-    is_float = y.is_floating_point() if isinstance(y, torch.Tensor) else isinstance(y, float)
-    if rounding_mode is None or x.is_floating_point() or is_float:
+    is_whole = isinstance(y, int) or (isinstance(y, torch.Tensor) and _is_whole(y.dtype))
+    if rounding_mode is None or not (is_whole and _is_whole(x.dtype)):
         return NotImplemented
     return torch.floor_divide(x if rounding_mode == "floor" else x - torch.fmod(x, y), y)
 
@@ -96,20 +100,25 @@ def _summed(
 ) -> Any:
     """Sum integers by running sums: ONNX Runtime's ReduceSum computes in float64."""
     dtype = dtype or torch.int64
-    if x.is_floating_point() or x.dtype is torch.bool or dtype.is_floating_point:
+    if not (_is_whole(x.dtype) and _is_whole(dtype)) or x.dim() == 0:
         return NotImplemented
     x = x.long()
     for dim in sorted((dim % x.dim() for dim in dims or range(x.dim())), reverse=True):
-        x = x.cumsum(dim).narrow(dim, x.shape[dim] - 1, 1)
+        zero = x.new_zeros([1 if other == dim else size for other, size in enumerate(x.shape)])  # there may be no other
+        x = torch.cat([zero, x], dim).cumsum(dim).narrow(dim, x.shape[dim], 1)
         x = x if keepdim else x.squeeze(dim)
     return x.to(dtype)
 
 
 def _power(x: torch.Tensor, exponent: float) -> Any:
     """Multiply integers: ONNX Runtime's Pow computes in float64."""
-    if x.is_floating_point() or not isinstance(exponent, int) or not 1 <= exponent <= _LARGEST_EXPONENT:
+    if not _is_whole(x.dtype) or not _is_written_out(exponent):
         return NotImplemented
-    return reduce(operator.mul, [x] * exponent)
+    return reduce(operator.mul, [x] * int(exponent))
+
+
+def _is_written_out(exponent: object) -> bool:
+    return isinstance(exponent, int) and 1 <= exponent <= _LARGEST_EXPONENT
 
 
 def export_onnx(program: torch.export.ExportedProgram) -> Any:
@@ -158,7 +167,7 @@ def _inexact(node: torch.fx.Node) -> str | None:
     """Return that an operator of integers would be computed in floating point; None if it is not such."""
     value = node.meta.get("val")
     name = str(node.target).partition(".")[2].partition(".")[0]
-    if name not in ("pow", "prod", "cumprod") or not isinstance(value, torch.Tensor) or value.is_floating_point():
+    if name not in ("pow", "prod", "cumprod") or not isinstance(value, torch.Tensor) or not _is_whole(value.dtype):
         return None
     return f"{name} of integers is computed in floating point"
 
@@ -178,7 +187,8 @@ def missing_translation(node: torch.fx.Node) -> str | None:
         return _SCAN
     if is_positions(node.target):
         return _POSITIONS
-    if node.target is not _aten.pow.Tensor_Scalar and (reason := _inexact(node)) is not None:
+    is_written_out = node.target is _aten.pow.Tensor_Scalar and _is_written_out(node.args[1])
+    if not is_written_out and (reason := _inexact(node)) is not None:
         return reason
     registry, table = _exporter()
     if is_recurrent(node.target) or registry.is_registered(node.target):

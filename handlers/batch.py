@@ -122,8 +122,10 @@ def _described(error: BaseException, causes: int = 8) -> str:
     """Return the kinds and the lines of an error and its causes. Their texts may hold values of the request."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     before = f"{_described(cause, causes - 1)}\n\nled to\n" if cause is not None and causes else ""
-    lines = [] if error.__traceback__ is None else format_tb(error.__traceback__.tb_next)  # below this file
-    return "".join((before, *lines, type(error).__name__))
+    below = error.__traceback__
+    while below is not None and below.tb_frame.f_code.co_filename == __file__:
+        below = below.tb_next
+    return "".join((before, *format_tb(below), type(error).__name__))
 
 
 def merge_stats(parts: Sequence[BatchStats]) -> BatchStats:

@@ -117,7 +117,8 @@ def export_quietly(
     cached = torch._dynamo.config.patch(fake_tensor_cache_enabled=shapes is None)
     with torch.no_grad(), quiet(), _lines_of_all_functions(), cached:
         exported = torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
-    for node in exported.graph.nodes:
+    graphs = (one.graph for one in exported.graph_module.modules() if isinstance(one, torch.fx.GraphModule))
+    for node in (node for graph in graphs for node in graph.nodes):
         if str(node.target).startswith("aten._assert_async"):
             raise LoweringError(
                 f"the model refuses some values of its inputs{at_line(node)}, which a compiled program cannot do: "

@@ -69,6 +69,8 @@ def random_values_of(
     is_integer = not (values.is_floating_point() or values.dtype is torch.bool)
     if is_integer and kind in _INTEGERS and spec.vocabulary is None and spec.value_range is None:
         least, largest = _INTEGERS[kind]
+        if kind == "of about 300" and values.element_size() <= 2:
+            least, largest = torch.iinfo(values.dtype).min, torch.iinfo(values.dtype).max
         return torch.randint(least, largest + 1, shape, generator=generator).to(values.dtype)
     if kind == "that are equal":
         return values.reshape(-1)[:1].expand(values.numel()).reshape(shape).clone()

@@ -30,7 +30,8 @@ class Arithmetic(nn.Module):
         powers = [x**2, x**5, x.to(torch.uint8) ** 3]
         narrow = [x.to(torch.uint8) + 100, x.to(torch.int16) * 7, torch.div(x.int(), 7, rounding_mode="trunc")]
         others = [x // 3600, x % 24, torch.fmod(x, 24), x.cumsum(1), x.amax(1), x.argmax(1), x >> 3, x == x[:, :1], -x]
-        return (*rounded, *sums, *powers, *narrow, *others)
+        bools = [torch.div(x > 3, 2, rounding_mode="floor")]
+        return (*rounded, *sums, *powers, *narrow, *others, *bools)
 
 
 def test_onnxruntime_computes_integers_of_any_size_as_torch_does(tmp_path: Path) -> None:
@@ -41,9 +42,33 @@ def test_onnxruntime_computes_integers_of_any_size_as_torch_does(tmp_path: Path)
     generator = torch.Generator().manual_seed(0)
 
     for kind, bounds in VALUES.items():
-        x = torch.randint(*bounds, (3, 6), generator=generator)
-        for index, (ours, theirs) in enumerate(zip(run([x]), module(x), strict=True)):
-            assert torch.equal(ours, theirs), (kind, index)
+        for timesteps in (6, 1):
+            x = torch.randint(*bounds, (3, timesteps), generator=generator)
+            for index, (ours, theirs) in enumerate(zip(run([x]), module(x), strict=True)):
+                assert torch.equal(ours, theirs), (kind, timesteps, index)
+
+
+def test_onnxruntime_sums_no_integers_to_0(tmp_path: Path) -> None:
+    class Positive(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (x[:, :0].sum(1),)
+
+    engine, program = get_backend("onnxruntime"), exported(Positive(), torch.ones(2, 5, dtype=torch.int64))
+    engine.compile(program, None, tmp_path)
+
+    assert engine.load(tmp_path, weights_of(program), {}, threads=1)([torch.ones(3, 4).long()])[0].tolist() == [0] * 3
+
+
+def test_onnxruntime_sums_complex_numbers_with_both_parts(tmp_path: Path) -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (torch.view_as_real(torch.fft.rfft(x, dim=2).sum(2)),)
+
+    x, engine = torch.randn(2, 5, 4), get_backend("onnxruntime")
+    program = exported(Spectrum(), x)
+    engine.compile(program, None, tmp_path)
+
+    torch.testing.assert_close(engine.load(tmp_path, weights_of(program), {}, threads=1)([x])[0], Spectrum()(x)[0])
 
 
 @pytest.mark.parametrize(
@@ -53,6 +78,7 @@ def test_onnxruntime_computes_integers_of_any_size_as_torch_does(tmp_path: Path)
         (lambda x: x.cumprod(1), "cumprod"),
         (lambda x: 2 ** (x % 5), "pow"),
         (lambda x: x**65, "pow"),
+        (lambda x: (x > 3) ** 2, "pow"),
     ],
 )
 def test_what_would_be_computed_in_floating_point_is_refused(
