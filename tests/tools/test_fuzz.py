@@ -105,7 +105,9 @@ def test_a_wrong_service_violates_the_property(monkeypatch: pytest.MonkeyPatch) 
         raise KeyError("a defect")
 
     monkeypatch.setattr(json_formats.V1Format, "decode", fail)
-    assert "500 of ids: KeyError: 'a defect'" in violated("requests", inputs("requests")["v1"])
+    found = violated("requests", inputs("requests")["v1"])
+    assert "500 of ids: a request failed" in found
+    assert found.endswith("KeyError")
 
 
 def test_a_wrong_decoder_violates_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,17 +139,9 @@ def test_the_first_input_of_each_cause_is_kept(tmp_path: Path) -> None:
         except type(error) as raised:
             return raised
 
-    def violation(cause: Exception | None) -> Exception:
-        try:
-            targets.require(False, "the answer is bounded", cause)
-        except PropertyViolation as error:
-            return error
-        raise AssertionError
-
-    for content, error in ((b"1", failed(ValueError("a"))), (b"2", failed(ValueError("b")))):
-        keep(tmp_path, content, error)
-    keep(tmp_path, b"3", violation(None))
-    keep(tmp_path, b"4", violation(failed(KeyError("a"))))
+    errors = ValueError("a"), ValueError("b"), PropertyViolation("the answer is bounded"), PropertyViolation("KeyError")
+    for content, error in zip((b"1", b"2", b"3", b"4"), errors, strict=True):
+        keep(tmp_path, content, failed(error))
 
     kept = {path.read_bytes(): path.with_suffix(".txt").read_text() for path in tmp_path.glob("*.input")}
     assert sorted(kept) == [b"1", b"3", b"4"]

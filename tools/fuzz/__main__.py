@@ -101,11 +101,10 @@ def search(name: str, findings: Path, corpus: Path, limits: list[str]) -> None:
 
 def keep(findings: Path, content: bytes, error: BaseException) -> None:
     """Write the first input of each cause, which is the line that raised, with its traceback."""
-    behind = error.__cause__ or error
-    (*_, frame) = traceback.extract_tb(behind.__traceback__) or [None]
+    (*_, frame) = traceback.extract_tb(error.__traceback__) or [None]
     where = f"{Path(frame.filename).name}:{frame.lineno}" if frame else ""
-    is_property = type(behind).__name__ == "PropertyViolation"  # all are raised at the same line
-    cause = str(behind) if is_property else f"{type(behind).__name__} at {where}"
+    is_property = type(error).__name__ == "PropertyViolation"  # all are raised at the same line
+    cause = str(error) if is_property else f"{type(error).__name__} at {where}"
     path = findings / f"{blake2b(cause.encode(), digest_size=6).hexdigest()}.input"
     if not path.exists():
         path.write_bytes(content)
