@@ -61,6 +61,7 @@ ENGINE_FILES = (
     ("backends/aws_neuron/", ("torch_neuron", "torch_neuronx")),
     ("backends/inductor_compiler.py", ("torch._inductor",)),
     ("backends/onnx_export.py", ("onnx", "onnxscript")),
+    ("backends/onnx_recurrences.py", ("onnxscript",)),
     ("sessions/redis/connections.py", ("redis",)),
     ("sessions/redis/node.py", ("redis",)),
     *((file, ("cryptography",)) for file in ("handlers/neuron_lstm.py", "archiver_ext/commands/sign.py")),
