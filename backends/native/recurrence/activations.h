@@ -8,10 +8,10 @@
 
 namespace {
 
-// The range in which a function is computed: beyond it, the function is constant in float32. It keeps exponentials finite.
-// Comparisons with NaN are false, so NaN stays NaN.
+// The range in which a function is computed: beyond it, the function is constant in float32. Comparisons with NaN are
+// false, so NaN stays NaN.
 constexpr float SIGMOID_ENDS = 88.0f;
-constexpr float TANH_ENDS = 10.0f;
+constexpr float TANH_IS_ONE = 9.0108395f;
 
 inline Vector at_most(float end, Vector x) {
 #if defined(__AVX512F__)
@@ -89,13 +89,24 @@ inline Vector expm1(Vector x) {
 
 inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exp(clamp(SIGMOID_ENDS, -x))); }
 
-// e^2x - 1, of which tanh is the quotient e / (e + 2). From 2^25 on that is 1 in float32; products with a power of two are
-// exact, so that states of saturated units are equal where those of torch are, as for an argmax over them.
-inline Vector expm1_of_twice(Vector x) { return at_most(0x1p25f, expm1(2.0f * clamp(TANH_ENDS, x))); }
+// tanh of a vector as a quotient, which others can share a denominator with.
+struct Quotient {
+  Vector numerator, denominator;
+};
+
+// tanh |x| is e / (e + 2) with e = e^2|x| - 1. Saturated units are equal where those of torch are, as for an argmax over
+// them: it rounds tanh to 1 from 9.01084 on, and to the float32 before 1 from where e is 2^25 - 2.
+inline Quotient tanh_quotient(Vector x) {
+  const IntVector sign = (IntVector)x & INT32_MIN;
+  const Vector size = (Vector)((IntVector)x & INT32_MAX);
+  const Vector e = at_most(0x1p25f - 2.0f, expm1(2.0f * size));
+  const Vector saturated = size > TANH_IS_ONE ? broadcast(0x1p25f) : e;
+  return {(Vector)((IntVector)saturated | sign), saturated + 2.0f};
+}
 
 inline Vector tanh(Vector x) {
-  const Vector e = expm1_of_twice(x);
-  return e / (e + 2.0f);
+  const Quotient found = tanh_quotient(x);
+  return found.numerator / found.denominator;
 }
 
 }  // namespace

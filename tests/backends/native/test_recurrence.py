@@ -252,6 +252,25 @@ def test_saturated_gates_are_exact(isa: str, cell: str, size: float, state: floa
 
 
 @per_instructions
+@pytest.mark.parametrize(("cell", "gates"), [("lstm", [0, 0, 0, 3]), ("gru", [0, -3, 1]), ("rnn_tanh", [1])])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_saturated_tanh_is_that_of_eager_mode(isa: str, cell: str, gates: list[float], sign: int) -> None:
+    """It is 1 from about 9.0109 on, and the float32 before 1 below: an argmax over states tells them apart."""
+    sizes = torch.cat([torch.linspace(8.67, 9.0107, 50), torch.linspace(9.011, 9.4, 20)])[:, None, None]
+    shape = Shape(cell, inputs=1, hidden=1, bias=False)
+    core, batch = shape.core(), batch_for(shape, [1] * len(sizes), 1)
+    core.get_parameter("weight_hh_l0").data.zero_()
+    core.get_parameter("weight_ih_l0").data.copy_(torch.tensor(gates)[:, None])
+    core.get_parameter("weight_ih_l0").data[-1] *= 1 if cell == "lstm" else sign
+    states = {"c_0": 2 * sign * sizes.transpose(0, 1)} if cell == "lstm" else {"h_0": batch.h_0 * 0}
+    given = replace(batch, x=sizes, **states)
+    ours, eager = answers_of(stack_of(shape, core, pool(isa, 1)), given)[0], alone(core, given, torch.float32)[0]
+
+    assert torch.equal(ours, eager)
+    assert set(ours.flatten().tolist()) == {sign * 1.0, sign * (1 - 2.0**-24)}
+
+
+@per_instructions
 @pytest.mark.parametrize("size", [30.0, 40.0, 60.0, 85.0, 89.0, 200.0])
 @pytest.mark.parametrize("closed", [0, 3])
 def test_an_lstm_passes_on_what_a_nearly_closed_gate_does(isa: str, size: float, closed: int) -> None:
