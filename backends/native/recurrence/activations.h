@@ -89,24 +89,16 @@ inline Vector expm1(Vector x) {
 
 inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exp(clamp(SIGMOID_ENDS, -x))); }
 
-// tanh of a vector as a quotient, which others can share a denominator with.
-struct Quotient {
-  Vector numerator, denominator;
-};
-
-// tanh |x| is e / (e + 2) with e = e^2|x| - 1. Saturated units are equal where those of torch are, as for an argmax over
-// them: it rounds tanh to 1 from 9.01084 on, and to the float32 before 1 from where e is 2^25 - 2.
-inline Quotient tanh_quotient(Vector x) {
-  const IntVector sign = (IntVector)x & INT32_MIN;
-  const Vector size = (Vector)((IntVector)x & INT32_MAX);
-  const Vector e = at_most(0x1p25f - 2.0f, expm1(2.0f * size));
-  const Vector saturated = size > TANH_IS_ONE ? broadcast(0x1p25f) : e;
-  return {(Vector)((IntVector)saturated | sign), saturated + 2.0f};
+// e^2x - 1, of which tanh is the quotient e / (e + 2). Saturated units are equal where those of torch are, as for an argmax
+// over them: it rounds tanh to 1 from 9.01084 on. Below, to the last float32 before 1, which the ends of `e` give.
+inline Vector expm1_of_twice(Vector x) {
+  const Vector e = at_most(0x1p25f - 2.0f, at_least(-1.0f + 0x1p-24f, expm1(2.0f * x)));
+  return x > TANH_IS_ONE ? broadcast(0x1p25f) : x < -TANH_IS_ONE ? broadcast(-1.0f) : e;
 }
 
 inline Vector tanh(Vector x) {
-  const Quotient found = tanh_quotient(x);
-  return found.numerator / found.denominator;
+  const Vector e = expm1_of_twice(x);
+  return e / (e + 2.0f);
 }
 
 }  // namespace

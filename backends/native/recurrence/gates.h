@@ -36,11 +36,11 @@ inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vecto
   }
   const Vector not_i = 1.0f + exp(-i);
   const Vector not_f = 1.0f + exp(-f);
-  const Quotient input = tanh_quotient(g);
-  const Vector both = not_i * input.denominator;
-  c = (c * both + input.numerator * not_f) / (both * not_f);
-  const Quotient state = tanh_quotient(c);
-  h = state.numerator / ((1.0f + exp(-o)) * state.denominator);
+  const Vector e_g = expm1_of_twice(g);
+  const Vector both = not_i * (e_g + 2.0f);
+  c = (c * both + e_g * not_f) / (both * not_f);
+  const Vector e_c = expm1_of_twice(c);
+  h = e_c / ((1.0f + exp(-o)) * (e_c + 2.0f));
   return c;
 }
 
