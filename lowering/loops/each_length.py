@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, combinations_with_replacement
 from types import CodeType
 from typing import Any
 
@@ -36,8 +36,12 @@ _FIXED_PARTS = 4
 _MADE = "_neuron_lstm_made"
 _ALL = 96
 """Numbers of timesteps that are run one by one."""
-_MOST_STEPS = 12_000
-"""Steps of further runs, which are near numbers in the code of the model or sizes of buckets."""
+_MOST_STEPS = 20_000
+"""Steps of further runs."""
+_MOST_PAIRED = 24
+"""Numbers of the code, from the smallest, of which sums and products are taken."""
+_MOST_MULTIPLES = 16
+"""Multiples of a number that are likely ones; those of a small number are too many."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,16 @@ class _CountedCalls(TorchFunctionMode):
         return made
 
 
+def _integers_of(value: object) -> Iterator[int]:
+    """Return the integers of a value: itself, or those of a tuple, a list, a set or a dictionary."""
+    if type(value) is int:
+        yield value
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        yield from chain.from_iterable(map(_integers_of, value))
+    elif isinstance(value, dict):
+        yield from _integers_of([*value.keys(), *value.values()])
+
+
 def _is_one_of_each_step(numbers: Sequence[Any]) -> bool:
     """Whether a list has the same integer for each step, as the batch sizes of one packed request."""
     return len(numbers) > _FIXED_PARTS and all(type(number) is int and number == numbers[0] for number in numbers)
@@ -133,21 +147,41 @@ class LoopCalls:
     def lengths(self, longest: int) -> list[int]:
         """Return the numbers of timesteps to run, ascending: all of them where these are not many.
 
-        Else those at the edges of the buckets, and beside each number in the code, at which it may branch.
+        Else those at the edges of the buckets, beside each number at which the code may branch, and as many others as
+        there is time for.
         """
         edges = {length for bucket in self._config.grid.lengths for length in (bucket, bucket + 1)}
         steps, picked = 0, {*range(1, _ALL), *edges, longest}
-        for near in sorted({n for number in self._numbers() for n in (number, number + 1)} - picked):
-            if near <= longest and (steps := steps + near) <= _MOST_STEPS:
-                picked.add(near)
+        for length in chain(self._likely(longest), range(_ALL, longest)):
+            if length <= longest and length not in picked and steps + length <= _MOST_STEPS:
+                steps += length
+                picked.add(length)
         return sorted(length for length in picked if self._traced[1] < length <= longest)
 
+    def _likely(self, longest: int) -> Iterator[int]:
+        """Return numbers of timesteps at which the code may branch, the likeliest first.
+
+        It may count its steps by `len(outputs)`, which no trace sees, and compare them with what it computes: its
+        numbers, products of two, multiples of one, and sums of two.
+        """
+        numbers = sorted(number for number in self._numbers() if number <= longest)
+        for number in numbers:
+            yield from (number, number + 1)
+        pairs = [*combinations_with_replacement(numbers[:_MOST_PAIRED], 2)]
+        yield from (a * b for a, b in pairs)
+        rare = (number for number in numbers if longest // number <= _MOST_MULTIPLES)
+        yield from chain.from_iterable(range(number, longest + 1, number) for number in rare)
+        yield from (a + b for a, b in pairs)
+
     def _numbers(self) -> set[int]:
-        """Return the integers in the code that ran, and in the attributes of the model's own modules."""
+        """Return the integers in the code that ran, in globals that it names, and in the model's attributes."""
         codes = {code for (code, _, _), _ in self._many if code is not None}
         parts = [part for part in self._model.modules() if user_file(sys.modules.get(type(part).__module__))]
-        values = chain(*(code.co_consts for code in codes), *(vars(part).values() for part in parts))
-        return {value for value in values if type(value) is int and value > 0}
+        names = {name for code in codes for name in code.co_names}
+        files = [vars(sys.modules[module]) for module in {type(part).__module__ for part in parts}]
+        named = [variables.get(name) for variables in files for name in names]
+        values = chain(*(code.co_consts for code in codes), *(vars(part).values() for part in parts), named)
+        return {number for value in values for number in _integers_of(value) if number > 0}
 
     def _counted(self, timesteps: int) -> Counter[Call]:
         counted = _CountedCalls(self._names)

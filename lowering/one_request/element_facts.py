@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..packing.packed_placeholder import same_size
@@ -53,7 +54,16 @@ def with_range(
     tensor: torch.Tensor, bounds: tuple[float, float] | None, use: Callable[[], None] = lambda: None
 ) -> torch.Tensor:
     """Record on a tensor that its elements are within bounds, if there are any, and return it."""
-    return tensor if bounds is None else _RANGE.note(tensor, ValueRange(bounds, use))
+    known = None if bounds is None else _bounds_in(tensor.dtype, bounds)
+    return tensor if known is None else _RANGE.note(tensor, ValueRange(known, use))
+
+
+def _bounds_in(dtype: torch.dtype, bounds: tuple[float, float]) -> tuple[float, float] | None:
+    """Return bounds as elements of a type have them, rounded as they are; None if the type may wrap them."""
+    if not dtype.is_floating_point and not all(-(2**31) <= bound < 2**31 for bound in bounds):
+        return bounds if dtype == torch.int64 else None
+    low, high = (as_number(bound, dtype) if dtype.is_floating_point else bound for bound in bounds)
+    return low, high
 
 
 def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
@@ -62,7 +72,7 @@ def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if isinstance(result, tuple) and result:
         result = result[0]  # sorted values, before the order of them
     if known is not None and isinstance(result, torch.Tensor) and result.dtype in EXACT:
-        _RANGE.note(result, known)
+        with_range(result, known.bounds, known.use)
 
 
 def _range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ValueRange | None:
@@ -102,9 +112,13 @@ def within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool
         name, others = "ne", [0]
     if known is None or name not in COMPARED or len(others) != 1 or not isinstance(others[0], (int, float)):
         return None
-    (low, high), number = known.bounds, others[0]
+    # torch compares in one type: that of the tensor, or float32 for integers beside a number that is none.
+    dtype = torch.float32 if isinstance(others[0], float) and not tensor.is_floating_point() else tensor.dtype
+    low, high, number = (
+        as_number(value, dtype) if dtype.is_floating_point else value for value in (*known.bounds, others[0])
+    )
     is_within = name in ("eq", "ne") and low <= number <= high
-    results = {bool(COMPARED[name](bound, number)) for bound in known.bounds}
+    results = {bool(COMPARED[name](bound, number)) for bound in (low, high)}
     if is_within or len(results) > 1:
         return None
     known.use()
@@ -229,6 +243,8 @@ def uniform_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], res
         known = within_range(plain, args[0], others)
         return compared_with_size(plain, args[0], others) if known is None else known
     computed = plain not in _NOT_COMPUTED and any(isinstance(other, torch.Tensor) for other in others)
+    if args[0].is_floating_point():  # torch rounds numbers to the type of the tensor first
+        others = [as_number(other, args[0].dtype) if type(other) in (int, float) else other for other in others]
     return None if computed else _of_uniform(plain, own, others)
 
 
@@ -251,5 +267,8 @@ def _cast(own: Any, others: Sequence[Any]) -> Any:
 
 
 def as_number(value: Any, dtype: torch.dtype) -> bool | int | float:
-    """Return a value as a Python number of a tensor's type."""
-    return bool(value) if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
+    """Return a value as a Python number of a tensor's type, rounded to float32 where that is the type."""
+    if dtype.is_floating_point:
+        with np.errstate(over="ignore"):
+            return float(np.float32(value)) if dtype == torch.float32 else float(value)
+    return bool(value) if dtype == torch.bool else int(value)

@@ -147,14 +147,15 @@ _CALLS: dict[str, Callable[..., Any]] = {
 def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
     """Record results whose elements are all equal; the number of a result with one element is known."""
     if name == "sum" and args and (value := uniform_value(args[0])) is not None and _is_single(result):
-        return with_known_values(result, np.full(tuple(result.shape), value * args[0].numel(), dtype=object))
+        is_integer = float(value).is_integer()  # sums of others are rounded at each step
+        return _with_numbers(result, [int(value) * args[0].numel()]) if is_integer else result
     value = uniform_after(name, args, kwargs, result)
     if value is not None:
         for tensor in [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]:
             value = as_number(value, tensor.dtype)
             numbers = [value, *(args[1:] if name.strip("_") in COMPARED else ())]
-            small = {tensor.dtype, getattr(args[0], "dtype", None)} & _SMALL_INTEGERS
-            wraps = bool(small) and not all(0 <= number <= 127 for number in numbers)
+            small = {tensor.dtype, getattr(args[0], "dtype", None)} & _SMALL
+            wraps = bool(small) and not all(number in range(128) for number in numbers)
             if not wraps and (tensor.dtype != torch.int64 or name not in ("max", "min")):
                 with_uniform_value(tensor, value)
                 if _is_single(tensor):
@@ -162,7 +163,14 @@ def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
     return result
 
 
-_SMALL_INTEGERS = {torch.uint8, torch.int8, torch.int16}
+_SMALL = {torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16}
+"""Types that hold the integers up to 127 exactly, and wrap or round others."""
+
+
+def _with_numbers(tensor: torch.Tensor, values: Any) -> torch.Tensor:
+    """Record the numbers of a tensor, unless its type may round or wrap them, and return it."""
+    array = in_dtype(np.asarray(values, dtype=object), tensor.dtype)
+    return tensor if array is None else with_known_values(tensor, array.reshape(tuple(tensor.shape)))
 
 
 def _is_single(result: Any) -> bool:
@@ -228,7 +236,7 @@ def _has_symbols(values: Any) -> bool:
 
 def _from_symbols(values: Any, dtype: torch.dtype) -> torch.Tensor:
     parts = [torch.full((1,), value, dtype=dtype) for value in values.reshape(-1)]
-    return with_known_values(torch.cat(parts).reshape(values.shape), values)
+    return _with_numbers(torch.cat(parts).reshape(values.shape), values)
 
 
 def _from_data(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -246,14 +254,14 @@ def _filled(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     given = {**dict(zip(("size", "fill_value"), args, strict=False)), **kwargs}
     fill = given.get("fill_value")
     is_known = isinstance(fill, torch.SymInt) and tuple(given["size"]) == (1,)
-    return with_known_values(func(*args, **kwargs), [fill]) if is_known else NotImplemented
+    return _with_numbers(func(*args, **kwargs), [fill]) if is_known else NotImplemented
 
 
 def _new_tensor(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Copy known numbers, as `x.new_tensor(lengths)` and `x.new(lengths.tolist())` do."""
     known = known_values(args[1]) if len(args) == 2 else None
     if known is not None:
-        return with_known_values(args[1].clone().to(args[0].dtype), known)
+        return _with_numbers(args[1].clone().to(args[0].dtype), known)
     if len(args) == 2 and type(args[1]) in (list, tuple):  # a torch.Size is the shape of what `x.new` returns
         values = np.asarray(args[1], dtype=object)
         return _from_symbols(values, kwargs.get("dtype") or args[0].dtype) if _has_symbols(values) else NotImplemented

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.chunks.streaming import check_streamable
+from torchserve_neuron_lstm.lowering.loops.each_length import LoopCalls
 
 SHAPE = "[batch, time, 3]"
 LONG = one_input(SHAPE, length="[7, 64]")
+FAR = 1888
 SESSIONS = one_input(SHAPE, "streaming: {}", length="[4, 16]")
 
 
@@ -113,6 +115,22 @@ FAST = {reset, first_state_again, branch_on_timesteps}
 def test_a_loop_that_changes_beyond_its_traces_is_refused_with_its_line(run: Callable[..., Any], line: str) -> None:
     with pytest.raises(LoweringError, match=rf"does something else at \d+ timesteps than at 12 .at \S+:\d+: .*{line}"):
         lower(Cells(run).eval(), LONG)
+
+
+def test_lengths_that_the_code_may_compute_are_run_first() -> None:
+    """It may count its steps by `len(found)`, which no trace sees: in 2,000 timesteps not all lengths are run."""
+
+    def run(m: Any, x: Tensor) -> Any:
+        found = states(m, x, lambda _, h, __: h)
+        is_other = len(found) in (1234, m.wide * m.high, m.named["at"], FAR) or len(found) % m.wide == 0
+        return torch.stack([*found, *found] if is_other else found, 1)
+
+    model = Cells(run).eval()
+    model.wide, model.high, model.named = 601, 3, {"at": 1777}  # type: ignore[assignment]  # of any type
+    found = LoopCalls(model, one_input(SHAPE, length="[7, 2000]"), (9, 12)).lengths(2000)
+
+    assert {1234, 601 * 3, 1777, FAR, *range(601, 2000, 601), *range(13, 96), 2000} <= {*found}
+    assert sum(found) < 50_000
 
 
 @pytest.mark.few(1)

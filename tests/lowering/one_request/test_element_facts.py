@@ -73,6 +73,28 @@ def test_views_of_what_is_written_have_no_range_either() -> None:
         lower(Earlier(len), CONFIG)
 
 
+TYPES: list[tuple[str, Callable[[Tensor], Tensor]]] = [
+    ("int64, shape: [batch, time], range: [0, 2147483648]", lambda ids: ids.int() >= 0),  # it wraps
+    ("int64, shape: [batch, time], range: [0, 16777219]", lambda ids: ids.to(torch.float32) < 16777220),  # it rounds
+    ("int64, shape: [batch, time], range: [0, 16777219]", lambda ids: ids < 16777219.5),  # compared in float32
+    ("float32, shape: [batch, time], range: [0, 1]", lambda x: x < 1.00000001),
+    ("float32, shape: [batch, time], range: [0, 1]", lambda x: x > -1e-50),
+    ("float32, shape: [batch, time], range: [0, 0.1]", lambda x: x.double() <= 0.1),
+]
+
+
+@pytest.mark.parametrize(("spec", "condition"), TYPES)
+def test_a_range_is_that_of_the_type_that_compares(spec: str, condition: Callable[[Tensor], Tensor]) -> None:
+    """Only values at its ends show it, which no draw has."""
+
+    class AtTheEnd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if condition(x).all() else x  # branch
+
+    with pytest.raises(LoweringError, match=r"depend on the values of its inputs .*# branch"):
+        lower(AtTheEnd(), config_of(f"{{x: {{dtype: {spec}}}}}"))
+
+
 def changed(ids: Tensor) -> None:
     copied = ids * 1
     copied.view(-1).sub_(1)
@@ -105,6 +127,9 @@ MASK_CHANGES: list[Callable[[Tensor], Any]] = [
     lambda m: m.byte(),
     lambda m: m.to(torch.int8),
     lambda m: m.float(),
+    lambda m: m.half(),
+    lambda m: m.to(torch.bfloat16),
+    lambda m: m * 0.1,
     lambda m: m.eq(1),
     lambda m: m > 200,
     lambda m: torch.ones_like(m, dtype=torch.uint8),
@@ -118,7 +143,9 @@ NEW_MASKS: list[Callable[[int], Tensor]] = [
 ]
 
 
-@given(st.sampled_from([1, 2, 300]), st.sampled_from(NEW_MASKS), st.lists(st.sampled_from(MASK_CHANGES), max_size=4))
+@given(
+    st.sampled_from([1, 2, 300, 2049]), st.sampled_from(NEW_MASKS), st.lists(st.sampled_from(MASK_CHANGES), max_size=4)
+)
 def test_a_known_value_is_that_of_each_element(
     timesteps: int, mask: Callable[[int], Tensor], changes: list[Callable[[Tensor], Any]]
 ) -> None:
