@@ -5,11 +5,14 @@ Paths and statuses are those of TorchServe. Its errors of routing have the same 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Literal, NamedTuple
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
@@ -26,6 +29,11 @@ from .served_archive import HostedArchive
 _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 _FORM_BYTES = 1 << 16
 """Bytes of a form beside those of its fields."""
+_FORM_AT_ONCE = 1 << 16
+"""Bytes of the largest form for which other requests wait: its parser is Python that looks at each."""
+_MOST_FIELDS = 1000
+_CHARSETS = (b"utf-8", b"utf8", b"iso-8859-1", b"latin-1", b"latin1", b"us-ascii", b"ascii")
+"""Charsets of forms. Others are decoded in quadratic time, or Python keeps the name because it does not know it."""
 _MOST_CHARACTERS = 200
 _SERVER_HEADERS = ("describe", "explain")
 """Headers by which TorchServe's frontend asks its workers; those of a client are ignored."""
@@ -139,20 +147,47 @@ async def _form_request(
     request: Request, body: bytes, row: dict[str, object], headers: dict[str, object]
 ) -> RawRequest:
     """Parse a form. One that cannot be parsed has no fields, as in TorchServe."""
+    _, parameters = parse_options_header(request.headers["content-type"])
+    if parameters.get(b"charset", b"utf-8").lower() not in _CHARSETS:
+        return RawRequest({}, headers)
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body}
 
+    parse = partial(_fields, Request(request.scope, receive), len(body))
     try:
-        async with Request(request.scope, receive).form(max_part_size=len(body)) as form:
-            for name, value in form.multi_items():
-                content = await value.read() if isinstance(value, UploadFile) else value.encode()
-                row[name] = REPEATED if name in row else content
-                if isinstance(value, UploadFile) and value.content_type:
-                    headers.setdefault(name, {"content-type": value.content_type})  # never instead of HTTP's own
-    except (HTTPException, MultiPartException, ValueError):  # the last one of an unusual charset
+        is_small = len(body) <= _FORM_AT_ONCE
+        fields = await (parse() if is_small else asyncio.to_thread(lambda: asyncio.run(parse())))
+    except (HTTPException, MultiPartException):
         return RawRequest({}, headers)
+    for field in fields:
+        row[field.name] = REPEATED if field.name in row else field.content
+        if field.content_type:
+            headers.setdefault(field.name, {"content-type": field.content_type})  # never instead of HTTP's own
     return RawRequest(row, headers)
+
+
+class _Field(NamedTuple):
+    """A field of a form."""
+
+    name: str
+    content: bytes
+    content_type: str | None
+
+
+async def _fields(request: Request, most_bytes: int) -> list[_Field]:
+    """Return the fields of a form, of which each has at most `most_bytes`.
+
+    Raises `HTTPException`, `MultiPartException`: it cannot be parsed, or has too many.
+    """
+    fields = []
+    async with request.form(max_files=_MOST_FIELDS, max_fields=_MOST_FIELDS, max_part_size=most_bytes) as form:
+        for name, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                fields.append(_Field(name, await value.read(), value.content_type))
+            else:
+                fields.append(_Field(name, value.encode(), None))
+    return fields
 
 
 def _shortened(name: str) -> str:
