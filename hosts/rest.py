@@ -46,7 +46,9 @@ async def respond(request: Request, archives: Mapping[str, HostedArchive]) -> Re
         if not route.model:
             return await _of_server(route, archives)
         archive = find_archive(route.model, route.version, archives)
-        return await (_infer(archive, archives, request) if route.action == "infer" else _of_model(route, archive))
+        if route.action == "infer":
+            return await _infer(route, archive, archives, request)
+        return await _of_model(route, archive)
     except RequestError as error:
         return _json(error.status, {"code": error.status, "type": error.kind, "message": error.message})
 
@@ -72,13 +74,15 @@ async def _of_model(route: Route, archive: HostedArchive) -> Response:
     return _json(200 if found["ready"] else 503, {"name": archive.name, **found})
 
 
-async def _infer(archive: HostedArchive, archives: Mapping[str, HostedArchive], request: Request) -> Response:
+async def _infer(
+    route: Route, archive: HostedArchive, archives: Mapping[str, HostedArchive], request: Request
+) -> Response:
     try:
         raw = await raw_request(request, archive.manifest.limits.body_bytes)
     except ClientDisconnect:
         return Response(status_code=499)  # no client reads it
     # It may have been replaced, or removed, while the body was read.
-    response = await find_archive(archive.name, "", archives).respond(raw)
+    response = await find_archive(route.model, route.version, archives).respond(raw)
     content_type, others = http_headers(response)
     return Response(response.body, response.status, {**others, "content-type": content_type})
 

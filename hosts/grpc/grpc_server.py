@@ -63,23 +63,33 @@ async def _is_ready(name: str, version: str, archives: Archives) -> bool:
 async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> bytes:
     read = partial(_read_request, content, metadata, archives)
     # Whoever asks besides does not wait for a large message.
-    found, request = await asyncio.to_thread(read) if len(content) > _BESIDE_TENSORS else read()
-    archive = find_archive(found.name, found.version, archives)  # it may have been replaced, or removed, meanwhile
+    (name, version), request = await asyncio.to_thread(read) if len(content) > _BESIDE_TENSORS else read()
+    archive = _find(name, version, archives)  # it may have been replaced, or removed, meanwhile
     return infer_response(await archive.respond(request))
 
 
-def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tuple[HostedArchive, RawRequest]:
-    """Return the model of a message and its request over REST. What is beyond any model's limits is not parsed."""
+def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tuple[tuple[str, str], RawRequest]:
+    """Return the name and version that a message asks for, and its request over REST.
+
+    What is beyond any model's limits is not parsed.
+    """
     most = max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
     if len(content) > most + _BESIDE_TENSORS:
         raise RequestError("BodyTooLarge", f"the message has {len(content)} bytes, one request may have at most {most}")
     tensors = max((len(one.manifest.inputs) * one.manifest.limits.sequences for one in archives.values()), default=0)
     message = parse("ModelInferRequest", content, tensors)
-    archive = find_archive(message.model_name, message.model_version, archives)
+    asked = message.model_name, message.model_version
+    archive = _find(*asked, archives)
+    return asked, rest_request(message, metadata, archive.manifest.limits.body_bytes)
+
+
+def _find(name: str, version: str, archives: Archives) -> HostedArchive:
+    """Return the archive that answers requests over gRPC. Raises `RequestError`: 404, there is none; 501."""
+    archive = find_archive(name, version, archives)
     if archive.manifest.codec is not None:
         told = f"model {archive.name} reads requests by a codec: send them over REST"
         raise RequestError("CodecOverGrpc", told, status=501)
-    return archive, rest_request(message, metadata, archive.manifest.limits.body_bytes)
+    return archive
 
 
 def _message(method: str, fields: Mapping[str, Any]) -> bytes:

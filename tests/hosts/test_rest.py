@@ -276,19 +276,35 @@ def test_readiness_that_is_asked_many_times_at_once_is_tried_once(
     asyncio.run(ask())
 
 
-def test_a_model_that_is_removed_while_a_body_is_read_is_not_found(archive: Path) -> None:
-    archives = {"sums": ServedArchive(settings(archive), count)}
-
+@pytest.mark.parametrize(
+    ("path", "version", "status"),
+    [
+        ("/predictions/sums", None, 404),
+        ("/predictions/sums", "3.0", 200),
+        ("/predictions/sums/2.0", "3.0", 404),
+        ("/v2/models/sums/versions/2.0/infer", "3.0", 404),
+    ],
+)
+def test_an_archive_that_is_replaced_or_removed_while_a_body_is_read_answers_for_its_version_alone(
+    archive: Path, path: str, version: str | None, status: int
+) -> None:
     async def ask() -> Response:
+        archives = {"sums": (served := ServedArchive(settings(archive), count))}
+
         async def receive() -> Message:
-            await archives.pop("sums").close()
+            if version is None:
+                del archives["sums"]
+            else:
+                served.version = version
             return {"type": "http.request", "body": b"[1]"}
 
         headers = [(b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": "/predictions/sums", "query_string": b"", "headers": headers}
-        return await respond(Request(scope, receive), archives)
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        found = await respond(Request(scope, receive), archives)
+        await served.close()
+        return found
 
-    assert asyncio.run(ask()).status_code == 404
+    assert asyncio.run(ask()).status_code == status
 
 
 def test_an_archive_that_was_changed_or_is_not_there_is_not_served(archive: Path, tmp_path: Path) -> None:

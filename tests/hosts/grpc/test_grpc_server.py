@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -84,6 +84,30 @@ def test_a_refusal_has_a_code_and_a_type(archive: Path, fields: dict[str, Any], 
 
     assert (found.code, dict(found.trailing)["error-type"]) == (code, kind)
     assert found.details
+
+
+class Replaced(dict[str, ServedArchive]):
+    """Archives of which each look-up finds the next version."""
+
+    versions: Sequence[str] = ("2.0", "3.0")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self[name].version, *self.versions = self.versions
+        return super().get(name, default)
+
+
+@pytest.mark.parametrize(("version", "code"), [("", "OK"), ("2.0", "NOT_FOUND")])
+def test_an_archive_that_is_replaced_while_a_message_is_read_answers_for_its_version_alone(
+    archive: Path, version: str, code: str
+) -> None:
+    async def ask() -> GrpcAnswer:
+        archives = Replaced(sums=served(archive))
+        content = request(version=version).SerializeToString()
+        found = await answer("ModelInfer", content, (), archives)
+        await archives["sums"].close()
+        return found
+
+    assert asyncio.run(ask()).code == code
 
 
 def test_a_full_queue_is_unavailable(archive: Path) -> None:
