@@ -86,6 +86,11 @@ def print_note(note: str) -> None:
     sys.stderr.write(f"{printable(note)}\n")
 
 
+def print_log(line: str) -> None:
+    """Print a line of a server's log, with its end, on standard error: clients write parts of it."""
+    sys.stderr.write(printable(line))
+
+
 def tell_unsigned(archive: Path) -> None:
     """Say on standard error that an archive had a signature, and has none now."""
     print_note(f"{archive} is no longer signed, because its files changed: sign it again (neuron-lstm sign)")

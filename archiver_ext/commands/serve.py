@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 from ...inference.errors import ArchiveError
-from . import Commands, positive, print_line
+from . import Commands, positive, print_line, print_log
 
 _LAST_PORT = 65_531  # four more ports follow it
 _SETTING = re.compile(r"(?P<name>[A-Za-z0-9_-]+)=(?P<value>[^\r\n]*)")
@@ -77,7 +76,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.print_config is not None:
         print_line(write_files(given, options.print_config))
     else:
-        serve_archives(given, print_line, sys.stderr.write)
+        serve_archives(given, print_line, print_log)
 
 
 _LAST_RAY_PORT = 65_535

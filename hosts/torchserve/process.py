@@ -54,7 +54,7 @@ _CONFIG_VARIABLE = "TS_CONFIG_FILE"
 class TorchServeProcess:
     """A TorchServe that was started in `home`."""
 
-    def __init__(self, home: Path, process: subprocess.Popen[str], write: Callable[[str], object]) -> None:
+    def __init__(self, home: Path, process: subprocess.Popen[bytes], write: Callable[[str], object]) -> None:
         self._home = home
         self._process = process
         self._failure: str | None = None
@@ -64,7 +64,8 @@ class TorchServeProcess:
 
     def _read(self, write: Callable[[str], object]) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for content in self._process.stdout:  # it ends at \n: a carriage return of a client begins no line
+            line = content.decode(errors="replace")
             if self._failure is None and any(failure in line for failure in _FAILURES):
                 self._failure = line
             try:
@@ -143,8 +144,6 @@ def running(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
         start_new_session=True,  # Ctrl-C comes to this process, which ends the others in order
     )
     try:
@@ -165,7 +164,7 @@ def _signals_ignored() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End the group of the processes: ask it first, then kill what is left."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):

@@ -70,6 +70,30 @@ with running(Path(sys.argv[1]), [], {"PYTHONPATH": sys.argv[1]}, print) as serve
 """
 
 
+LOG_COMMAND = """
+import sys
+from pathlib import Path
+from torchserve_neuron_lstm.archiver_ext.commands import print_log
+from torchserve_neuron_lstm.hosts.torchserve.process import running
+
+with running(Path(sys.argv[1]), [], {"PYTHONPATH": sys.argv[1]}, print_log) as server:
+    server.wait()
+"""
+
+
+def test_a_terminal_obeys_nothing_in_the_log(tmp_path: Path) -> None:
+    """The access log has the path of a request as any client sent it."""
+    text = b"GET /\x1b]0;x\x07\x1b[2J\r500 \xff \xc2\x9b31m\xe2\x80\xae a\\tb \xc3\xa4\n"
+    server = f"import os\n\ndef start():\n    os.write(1, {text!r})\n"
+    (tmp_path / "ts" / "model_server.py").write_text(server)
+    done = subprocess.run(
+        [sys.executable, "-c", LOG_COMMAND, str(tmp_path)], capture_output=True, timeout=60, check=False
+    )
+
+    shown = "GET /\\x1b]0;x\\x07\\x1b[2J\\r500 \ufffd \\x9b31m\\u202e a\\tb \xe4\n"
+    assert done.stderr.decode().startswith(shown)
+
+
 class Answering(BaseHTTPRequestHandler):
     paths: list[str]
 
