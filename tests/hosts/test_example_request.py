@@ -1,8 +1,10 @@
 import io
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -49,6 +51,21 @@ def test_the_length_is_one_that_the_model_takes(manifest: Manifest, shortest: in
     command = curl_command(URL, "m", replace(manifest, shortest=shortest, longest=longest))
 
     assert body(command) == [1] * length
+
+
+@pytest.mark.parametrize("name", ["$(touch x)", "a b", "a';id;'", "[1-9]", "ä", "?x#y"])
+def test_a_shell_reads_nothing_in_a_name(manifest: Manifest, name: str) -> None:
+    """Whoever packaged an archive chose the names in it; somebody else pastes the line."""
+    two = replace(manifest, inputs=(replace(FRAMES, name=name), MASK))
+    words = [
+        shlex.split(curl_command(URL, name, each, torchserve=torchserve))
+        for each in (two, replace(two, codec="codec:Codec"))
+        for torchserve in (False, True)
+    ]
+
+    assert {unquote(own[-1]).removeprefix(URL) for own in words} == {f"/predictions/{name}", f"/v2/models/{name}"}
+    assert all(re.fullmatch(r"[\w:/.%-]+", own[-1], re.ASCII) for own in words)
+    assert set(json.loads(words[0][words[0].index("-d") + 1])) == {name, "mask"}
 
 
 def test_a_codec_s_requests_are_not_guessed(manifest: Manifest) -> None:
