@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ..config.diagnostics import printable
 from ..inference.errors import ArchiveError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def cost_lines(backend: str, measurement: CostMeasurement | None, cpu_operators:
         spread = f"{measurement.spread - 1:.0%}"
         yield f"costs were measured with {threads}; most calls took {spread} longer than the shortest or less"
     if cpu_operators:
-        yield f"operators on the CPU, not on {backend}: {', '.join(cpu_operators)}"
+        yield f"operators on the CPU, not on {backend}: {', '.join(map(one_line, cpu_operators))}"
 
 
 def busy_line(measurement: CostMeasurement | None) -> Iterator[str]:
@@ -40,10 +41,19 @@ def busy_line(measurement: CostMeasurement | None) -> Iterator[str]:
         yield "costs were measured on a busy machine: run neuron-lstm calibrate"
 
 
+def one_line(text: str) -> str:
+    r"""Replace line breaks, and all that a terminal would obey or hide, by their escapes.
+
+    >>> print(one_line("tagger\nsigned"))
+    tagger\nsigned
+    """
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def print_lines(console: Console, *lines: str) -> None:
-    """Print lines as they are, whatever the terminal's width."""
+    """Print lines as they are, whatever the terminal's width; it obeys nothing in them."""
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def make_table(*texts: str, numbers: Iterable[str]) -> Table:

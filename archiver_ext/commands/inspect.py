@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..report_parts import busy_line, cost_lines, cpu_operators, machine, make_table, print_lines, software
+from ..report_parts import busy_line, cost_lines, cpu_operators, machine, make_table, one_line, print_lines, software
 from . import Commands, add_archive, show
 
 if TYPE_CHECKING:
@@ -49,12 +49,12 @@ def _inspect(options: argparse.Namespace) -> None:
     except ArchiveError:
         if not options.json:
             raise
-        sys.stdout.write(text)  # that of another version too
+        sys.stdout.write(_shown(text))  # that of another version too
         return
     times, on_cpu = step_times(manifest), cpu_operators(manifest, reader)
     added = {**({"step_times": times} if times else {}), **({"on_cpu": on_cpu} if on_cpu else {})}
     if options.json and not added:
-        sys.stdout.write(text)
+        sys.stdout.write(_shown(text))
         return
     called = _called(reader)
 
@@ -63,6 +63,12 @@ def _inspect(options: argparse.Namespace) -> None:
         print_manifest(manifest, console, times, on_cpu)
 
     show(options, lambda: {**json.loads(text), **added}, print_all)
+
+
+def _shown(text: str) -> str:
+    """Return JSON that has the same value, and in which a terminal obeys and hides nothing."""
+    lines = text.replace("\r", "\n")  # it can be between values only
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else json.dumps(sign)[1:-1] for sign in lines)
 
 
 def _called(reader: ArchiveReader) -> str:
@@ -115,7 +121,7 @@ def print_manifest(
     Then the cost of a session's next timestep, and the operators that run on the CPU.
     """
     remarks = cost_lines(manifest.backend, manifest.measurement, on_cpu)
-    print_lines(console, *_facts(manifest), *remarks, *busy_line(manifest.measurement))
+    print_lines(console, *map(one_line, _facts(manifest)), *remarks, *busy_line(manifest.measurement))
     console.print(_table_of_programs(manifest))
     if times:
         table = make_table("sessions", numbers=("1 timestep, ms", f"{times[0]['whole_timesteps']} timesteps, ms"))

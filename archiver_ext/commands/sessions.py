@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError, refusing
-from . import Commands, add_archive, print_json
+from . import Commands, add_archive, print_json, print_line
 
 if TYPE_CHECKING:
     from ...sessions.settings import SessionSettings
@@ -48,7 +47,7 @@ def _sessions(options: argparse.Namespace) -> None:
     if options.json:
         print_json(to_json(found))
     else:
-        sys.stdout.write(f"{summarize(found)}\n")
+        print_line(summarize(found))
 
 
 def count_sessions(archive: Path, name: str | None, environment: Mapping[str, str]) -> OpenSessions:

@@ -12,7 +12,7 @@ from torchserve_neuron_lstm.archiver_ext import cli, report_parts
 from torchserve_neuron_lstm.archiver_ext.commands.inspect import step_times
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import SEGMENTS
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import AcceptedRange, CostMeasurement, MeasuredCost, Variant
+from torchserve_neuron_lstm.config.manifest import FILE_NAME, AcceptedRange, CostMeasurement, MeasuredCost, Variant
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 
@@ -99,6 +99,37 @@ def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert "ids: int64[batch, time] from 1 to 127\n" in shown
     assert cli.main(["inspect", archive, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["measurement"] == {"threads": 2, "spread": 1.5, "device": None}
+
+
+HOSTILE = "lines\nengine\tnative, signed \u202eby us\U000e0041"
+
+
+def test_a_text_of_the_manifest_is_on_one_line_in_which_nothing_is_hidden(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever packaged the archive wrote it; somebody else decides by it."""
+    manifest = streaming_manifest(None, kind_reason=HOSTILE, **ANY_SHAPE)
+    archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
+
+    assert cli.main(["inspect", archive]) == 0
+    shown = capsys.readouterr().out
+    assert "lines\\nengine\\tnative, signed \\u202eby us\\U000e0041\n" in shown
+    operators = report_parts.cost_lines("native", None, [HOSTILE])
+    assert [*operators] == [f"operators on the CPU, not on native: {report_parts.one_line(HOSTILE)}"]
+
+
+@pytest.mark.parametrize("version", [None, 99])
+def test_json_for_a_terminal_has_the_values_of_the_manifest(
+    version: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None, kind_reason=HOSTILE, **ANY_SHAPE))
+    written = json.loads((folder / FILE_NAME).read_text()) | ({} if version is None else {"format": version})
+    (folder / FILE_NAME).write_bytes(json.dumps(written, ensure_ascii=False, indent=1).replace("\n", "\r\n").encode())
+
+    assert cli.main(["inspect", str(folder), "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.replace("\n", "").isprintable()
+    assert json.loads(shown) == written
 
 
 def unpack(archive: Path, folder: Path) -> Path:
