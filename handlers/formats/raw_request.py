@@ -114,9 +114,9 @@ class RawRequest(NamedTuple):
 
         Raises `RequestError`: 400, there is no body, or it is shorter than its headers say.
         """
-        coding = self.headers.get("Content-Encoding") or self.headers.get("content-encoding")  # HTTP/1 and HTTP/2
-        if coding and coding != "identity":
-            reason = f"the header Content-Encoding is {str(coding)[:99]!r}: send the body as it is, without it"
+        coding = self.header("content-encoding")
+        if coding and coding.lower() != "identity":
+            reason = f"the header Content-Encoding is {coding[:99]!r}: send the body as it is, without it"
             raise RequestError("UnsupportedEncoding", reason)
         for name in BODY_FIELDS:
             if name in self.row:
@@ -126,10 +126,10 @@ class RawRequest(NamedTuple):
         raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
 
     def _json_bytes(self, value: object) -> int | None:
-        given = self.headers.get(JSON_LENGTH_HEADER) or self.headers.get(_LOWER_LENGTH)  # as HTTP/1 and HTTP/2 write it
+        given = self.header(_LENGTH)
         if not given or not isinstance(value, (bytes, bytearray)):
             return None
-        return json_bytes(value, str(given))
+        return json_bytes(value, given)
 
     def _field_type(self, name: str) -> str:
         own = self.headers.get(name)
@@ -138,7 +138,7 @@ class RawRequest(NamedTuple):
 
 
 _titled = lru_cache(maxsize=16)(str.title)
-_LOWER_LENGTH = JSON_LENGTH_HEADER.lower()
+_LENGTH = JSON_LENGTH_HEADER.lower()
 _NOT_ACCEPTED = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*(;|$)", re.IGNORECASE)
 
 

@@ -131,12 +131,14 @@ def test_of_many_fields_the_first_thousand_are_kept(monkeypatch: pytest.MonkeyPa
     assert [field["name"] for field in row["parameters"]] == [f"body{number}" for number in range(1000)]
 
 
+@pytest.mark.parametrize("header", ["Content-Encoding", "content-encoding", "CONTENT-ENCODING"])
 @pytest.mark.parametrize("coding", ["gzip", "br"])
-def test_a_compressed_body_is_refused_by_its_header(coding: str) -> None:
+def test_a_compressed_body_is_refused_by_its_header(coding: str, header: str) -> None:
     with pytest.raises(RequestError, match=f"the header Content-Encoding is '{coding}'") as refused:
-        RawRequest({"body": b"\x1f\x8b"}, {"Content-Encoding": coding}).body()
+        RawRequest({"body": b"\x1f\x8b"}, {header: coding}).body()
     assert (refused.value.kind, refused.value.status) == ("UnsupportedEncoding", 415)
-    assert RawRequest({"body": b"[1]"}, {"Content-Encoding": "identity"}).body().value == b"[1]"
+    for nothing in ("identity", "Identity", ""):
+        assert RawRequest({"body": b"[1]"}, {header: nothing}).body().value == b"[1]"
 
 
 @pytest.mark.usefixtures("in_blocks", "decoded")

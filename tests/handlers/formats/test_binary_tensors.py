@@ -55,6 +55,14 @@ def test_the_bytes_after_the_json_are_the_data_of_their_entries_in_order() -> No
     assert request.format.name == "V2"
 
 
+def test_the_header_of_the_json_s_length_has_any_case() -> None:
+    request = body({"inputs": [ENTRY]}, IDS_BYTES)
+    (told,) = request.headers.values()
+    found = codec().decode(request._replace(headers={"INFERENCE-HEADER-CONTENT-LENGTH": told}))
+
+    assert ids_of(found) == [[5, 17, 99]]
+
+
 def test_a_missing_value_arrives_as_nan_in_every_format() -> None:
     values, taking = np.array([[1, np.nan]], "<f4"), make_manifest(inputs=(replace(FRAMES, nan=True),))
     entry = {"name": "frames", "shape": [1, 2], "datatype": "FP32"}
