@@ -101,6 +101,19 @@ class Codec:
         self.add_keys(error, decoded)
         raise error
 
+    def decode_end(self, request: RawRequest) -> InferenceRequest | None:
+        """Decode a request that only ends its session, whose JSON is parsed already; None: it has a chunk.
+
+        Raises `RequestError`: why the request is refused.
+        """
+        value = request.written()
+        one = next((one for one in self.formats if one.parses_json and one.matches(value)), None)
+        try:
+            return None if one is None else one.decode_end(value)
+        except RequestError as error:
+            self.add_keys(error, value)
+            raise
+
     def _decode_body(self, request: RawRequest) -> InferenceRequest:
         body = request.body()
         self._check_size(request, body.value)

@@ -88,6 +88,13 @@ class RequestFormat(ABC):
         Raises `RequestError`: the body is not valid, or the model does not accept it.
         """
 
+    def decode_end(self, value: object) -> InferenceRequest | None:
+        """Decode a body without inputs, which only ends its session; None: it has some.
+
+        Raises `RequestError`: the body is not valid.
+        """
+        return None
+
     @abstractmethod
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode the outputs of a request's sequences as a body and its content type.

@@ -59,6 +59,14 @@ class V2Format(RequestFormat):
         batched = len(entries) == len(parts) and all(entry.batched for entry in entries)
         return InferenceRequest(sequences, self, id=request_id, batched=batched, timeout_ms=timeout_ms, outputs=wanted)
 
+    def decode_end(self, value: object) -> InferenceRequest | None:
+        """Decode a request with an empty list of inputs: V2 has the key in every request."""
+        assert isinstance(value, dict)
+        if value["inputs"]:
+            return None
+        wanted = wanted_outputs(value, self.context.manifest.outputs)
+        return InferenceRequest((), self, id=_checked_id(value), timeout_ms=_timeout_ms(value), outputs=wanted)
+
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode one entry for each output and sequence, or one for each output of a batched request."""
         specs, entries, contents = self.context.manifest.outputs, [], []

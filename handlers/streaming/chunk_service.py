@@ -120,15 +120,18 @@ class SessionService:
         # Requests without a client's name share one limit, so leaving the header out does not evade the limit of a
         # client.
         client = None if self.client_header is None else request.header(self.client_header.lower())
-        if fields.end and (fields.id or fields.token) and not fields.start and not has_body(rest):
+        may_end = fields.end and bool(fields.id or fields.token) and not fields.start
+        if may_end and not has_body(rest):
             return SessionRequest(InferenceRequest((), self.codec.formats[-1]), session, fields, b"end", client)
-        decoded = attempt(self._decode_sequence, rest)
+        decoded = attempt(self._decode_sequence, rest, may_end)
         if isinstance(decoded, RequestError):
             decoded.session = session
             raise decoded
         return SessionRequest(decoded, session, fields, _digest(decoded), client)
 
-    def _decode_sequence(self, request: RawRequest) -> InferenceRequest:
+    def _decode_sequence(self, request: RawRequest, may_end: bool) -> InferenceRequest:
+        if may_end and (ending := self.codec.decode_end(request)) is not None:
+            return ending
         decoded = self.codec.decode(request)
         if len(decoded.sequences) != 1:
             refusal = invalid(f"a request of a session has one sequence, not {len(decoded.sequences)}")
@@ -251,11 +254,11 @@ class SessionService:
         return response._replace(headers=self._headers(request.id, steps)), update
 
     def _encode(self, request: SessionRequest, result: ChunkOutput | None, values: dict[str, object]) -> Encoded:
-        if result is None:
+        if result is None and request.request.format is self.codec.formats[-1]:
             return to_json(values), JSON
         if self.names.token in values and request.request.npy:
             raise invalid("a .npy response cannot hold the session's token: accept application/json")
-        return self.codec.encode(request.request, [result.outputs], values)
+        return self.codec.encode(request.request, [] if result is None else [result.outputs], values)
 
     def _save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Save the sessions that a later request may need; those that started and ended at once are not saved."""
@@ -275,7 +278,7 @@ def _digest(request: InferenceRequest) -> bytes:
     wanted = "" if request.outputs is None else "".join(f"+{index}{'bj'[not one]}" for index, one in request.outputs)
     facts = f"{request.format.name}{wanted} {request.npy} {request.id}"
     digest = blake2b(facts.encode("utf-8", "surrogatepass"), digest_size=16)  # JSON has half characters
-    for tensor in request.sequences[0].tensors:
+    for tensor in request.sequences[0].tensors if request.sequences else ():
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(to_bytes(tensor) or b"\0")
     return digest.digest()

@@ -12,6 +12,7 @@ from session_service import END, ID, START, STEP, ask, make_service, make_store,
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
+from torchserve_neuron_lstm.handlers.responses import JSON_LENGTH_HEADER, http_headers
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions import store as interface
 from torchserve_neuron_lstm.sessions.settings import Limits
@@ -79,6 +80,45 @@ def test_the_end_can_be_sent_again_and_has_its_own_answer_without_a_body() -> No
     assert [told(end) for end in ends] == [(200, {ID: "a", STEP: 1})] * 2
     assert ask(service, piece([1], id="a"))[0][1]["type"] == "SessionEnded"
     assert ask(service, piece([8], id="a", start="true"))[0][1]["total"] == 8
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": "7"}, {"parameters": {"binary_data_output": True}}])
+def test_the_end_of_v2_has_no_inputs_and_an_answer_without_outputs(fields: dict[str, object]) -> None:
+    """Its clients send an empty list: the key belongs to every request."""
+    service = make_service()
+    ask(service, piece([1], id="a", start="true"))
+    own: object = fields.get("parameters", {})
+    assert isinstance(own, dict)
+    v2 = {**fields, "inputs": [], "parameters": {**own, "sequence_id": "a", "sequence_end": True, "sequence_step": 1}}
+
+    ends = [service.handle([RawRequest({"body": json.dumps(v2).encode()})])[0] for _ in range(2)]
+
+    assert ends[0].body == ends[1].body
+    status, answer = told(ends[0])
+    assert (status, answer["outputs"], answer["parameters"]) == (200, [], {ID: "a", STEP: 1})
+    assert answer["id"] == fields.get("id", "")
+    assert (JSON_LENGTH_HEADER in http_headers(ends[0])[1]) == ("parameters" in fields)
+    assert ask(service, piece([1], id="a"))[0][1]["type"] == "SessionEnded"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sequence_id": "a"}, "inputs"),
+        ({"sequence_end": True}, "inputs"),
+        ({"sequence_id": "a", "sequence_end": True, "sequence_start": True}, "inputs"),
+        ({"sequence_id": "a", "sequence_end": True, "timeout": "1"}, "timeout"),
+    ],
+)
+def test_other_requests_of_v2_need_inputs(fields: dict[str, object], message: str) -> None:
+    service = make_service()
+    ask(service, piece([1], id="a", start="true"))
+
+    status, answer = ask(service, RawRequest({"body": {"inputs": [], "parameters": fields}}))[0]
+
+    assert status == 400
+    assert message in answer["error"]
+    assert ask(service, piece([2], id="a"))[0][1]["total"] == 3
 
 
 def test_fields_are_found_in_headers_of_any_case_in_forms_and_in_the_body() -> None:

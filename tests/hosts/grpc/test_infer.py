@@ -8,6 +8,7 @@ from fake_model import FRAMES, IDS, SUMS, TOTAL, make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from session_service import ask, make_service, piece
 
 from torchserve_neuron_lstm.bucketing.shapes import DType, TensorSpec
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
@@ -200,3 +201,18 @@ def test_any_bytes_are_a_request_or_refused(content: bytes) -> None:
         assert refused(error).code == "INVALID_ARGUMENT"  # noqa: PT017 - it may also not be raised
         return
     assert isinstance(request, RawRequest)
+
+
+def test_a_session_is_ended_alone() -> None:
+    service = make_service()
+    ask(service, piece([1, 2], id="a", start="true"))
+    end = message(id="7")
+    end.parameters["sequence_id"].string_param = "a"
+    end.parameters["sequence_end"].bool_param = True
+
+    (response,) = service.handle([rest_request(end, (), MOST)])
+    found = message_class("ModelInferResponse").FromString(infer_response(response))
+
+    assert (found.id, [*found.outputs]) == ("7", [])
+    assert found.parameters["ts_request_sequence_step"].int64_param == 2
+    assert ask(service, piece([1], id="a"))[0][1]["type"] == "SessionEnded"
