@@ -110,11 +110,14 @@ def load(path: str, name: str | None, threads: int) -> HostedArchive:
     manifest = reader.manifest()
     check_shared_sessions(name, manifest)
     settings = ArchiveSettings(path, name, threads, _BATCHES_WAITING * manifest.grid.batches[-1])
+    metrics = _PrometheusMetrics(name)
     try:
-        return ServedArchive(settings, _PrometheusMetrics(name, reader.model_version()).report)
+        served = ServedArchive(settings, metrics.report)
     except ArchiveError as error:
         _log.error("model %s is not ready: %s", name, error)
         return UnloadedArchive(settings, str(error))
+    metrics.version = served.version
+    return served
 
 
 def main() -> None:
@@ -138,15 +141,19 @@ def main() -> None:
 class _PrometheusMetrics:
     """Reports the batches of one model to the registry that the server's `/metrics` shows."""
 
-    def __init__(self, model: str, version: str) -> None:
-        self._model = {"ModelName": model, "ModelVersion": version}
+    version = ""
+    """That of the model, once it is loaded."""
+
+    def __init__(self, model: str) -> None:
+        self._name = model
         self._metrics = [(metric, _make(metric)) for metric in METRICS]
 
     def report(self, batch: BatchMetrics, grid: BucketGrid) -> None:
         """Count one batch."""
+        model = {"ModelName": self._name, "ModelVersion": self.version}
         for metric, target in self._metrics:
             for own, value in metric.values(batch, grid).items():
-                labels = self._model | ({metric.dimension: own} if metric.dimension else {})
+                labels = model | ({metric.dimension: own} if metric.dimension else {})
                 if isinstance(target, Histogram):
                     target.labels(**labels).observe(value)
                 else:

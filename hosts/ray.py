@@ -191,7 +191,10 @@ def _load(name: str, path: str) -> ServedArchive:
     threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
     # Ray sends at most `max_ongoing_requests`: all of them but one may wait for a batch of one request.
     settings = ArchiveSettings(path, name, threads, most_waiting=None)
-    return ServedArchive(settings, _RayMetrics(name, reader.model_version()).report)
+    metrics = _RayMetrics(name)
+    served = ServedArchive(settings, metrics.report)
+    metrics.version = served.version
+    return served
 
 
 async def _wait_until_ready(archives: Mapping[str, ServedArchive]) -> None:
@@ -212,15 +215,19 @@ _BOUNDARIES = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
 class _RayMetrics:
     """Reports the batches of one model to Ray."""
 
-    def __init__(self, model: str, version: str) -> None:
-        self._model = {"ModelName": model, "ModelVersion": version}
+    version = ""
+    """That of the model, once it is loaded."""
+
+    def __init__(self, model: str) -> None:
+        self._name = model
         self._metrics = [(metric, _make(metric)) for metric in METRICS]
 
     def report(self, batch: BatchMetrics, grid: BucketGrid) -> None:
         """Count one batch."""
+        model = {"ModelName": self._name, "ModelVersion": self.version}
         for metric, target in self._metrics:
             for own, value in metric.values(batch, grid).items():
-                tags = self._model | ({metric.dimension: own} if metric.dimension else {})
+                tags = model | ({metric.dimension: own} if metric.dimension else {})
                 if isinstance(target, Histogram):
                     target.observe(value, tags)
                 elif value:  # a Counter refuses 0

@@ -50,9 +50,9 @@ class ServedArchive:
         self.name = settings.name
         self._files = ExitStack()
         try:
-            reader = ArchiveReader(Path(settings.archive))
-            directory = self._files.enter_context(reader.checked()).resolve()
-            self.version = reader.model_version()
+            directory = self._files.enter_context(ArchiveReader(Path(settings.archive)).checked()).resolve()
+            # Not of the archive, in whose place another one may be by now.
+            self.version = ArchiveReader(directory).model_version()
             self._modules = IsolatedModules(directory)
             with self._modules.imported():
                 self._service = open_service(

@@ -27,11 +27,14 @@ from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
+from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.hosts import served_archive
 from torchserve_neuron_lstm.hosts.rest import Route, find_route, raw_request, respond
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
+from torchserve_neuron_lstm.inference import reader
 from torchserve_neuron_lstm.inference.errors import ArchiveError
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 JSON = {"content-type": "application/json"}
 COUNTED: list[BatchMetrics] = []
@@ -316,6 +319,29 @@ def test_an_archive_that_was_changed_or_is_not_there_is_not_served(archive: Path
         ServedArchive(settings(changed), count)
     with pytest.raises(ArchiveError, match="there is no archive"):
         ServedArchive(settings(tmp_path / "none.mar"), count)
+
+
+def test_the_version_is_that_of_the_files_that_were_checked(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator may move another archive into its place meanwhile."""
+    file, other = tmp_path / "sums.mar", Path(shutil.copytree(archive, tmp_path / "other"))
+    shutil.make_archive(str(tmp_path / "sums"), "zip", archive)
+    manifest = other / "MAR-INF" / "MANIFEST.json"
+    manifest.write_text(manifest.read_text().replace('"2.0"', '"3.0"'))
+    write_list(other)
+    (tmp_path / "sums.zip").rename(file)
+
+    def checked(*given: str) -> None:
+        check_folder(*given)
+        shutil.make_archive(str(tmp_path / "other"), "zip", other)
+        (tmp_path / "other.zip").replace(file)
+
+    monkeypatch.setattr(reader, "check_folder", checked)
+    served = ServedArchive(settings(file), count)
+    served.release()
+
+    assert (served.version, ArchiveReader(file).model_version()) == ("2.0", "3.0")
 
 
 def test_archives_of_one_replica_have_modules_of_their_own(archive: Path, tmp_path: Path) -> None:
