@@ -51,7 +51,7 @@ class BatchQueue:
 
         Raises `QueueFullError`: too many requests wait.
         """
-        if self._is_full():
+        if self.is_full():
             raise QueueFullError
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
@@ -59,7 +59,8 @@ class BatchQueue:
             self._work = asyncio.create_task(self._compute())
         return await waiting.response
 
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether as many requests wait as are allowed."""
         if self._most_waiting is None or len(self._waiting) < self._most_waiting:
             return False
         self._waiting = deque(one for one in self._waiting if not one.response.done())  # without cancelled callers

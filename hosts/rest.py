@@ -23,6 +23,7 @@ from starlette.types import Message
 from ..handlers.formats.json_text import to_json
 from ..handlers.formats.raw_request import REPEATED, RawRequest
 from ..handlers.responses import RequestError, http_headers
+from .held_bodies import HeldBody
 from .metadata import model_metadata, server_metadata
 from .served_archive import HostedArchive
 
@@ -77,12 +78,15 @@ async def _of_model(route: Route, archive: HostedArchive) -> Response:
 async def _infer(
     route: Route, archive: HostedArchive, archives: Mapping[str, HostedArchive], request: Request
 ) -> Response:
-    try:
-        raw = await raw_request(request, archive.manifest.limits.body_bytes)
-    except ClientDisconnect:
-        return Response(status_code=499)  # no client reads it
-    # It may have been replaced, or removed, while the body was read.
-    response = await find_archive(route.model, route.version, archives).respond(raw)
+    archive.check_queue()  # before it costs memory to read the body
+    most = archive.manifest.limits.body_bytes
+    with HeldBody(most + _FORM_BYTES) as held:
+        try:
+            raw = await raw_request(request, most, held)
+        except ClientDisconnect:
+            return Response(status_code=499)  # no client reads it
+        # It may have been replaced, or removed, while the body was read.
+        response = await find_archive(route.model, route.version, archives).respond(raw)
     content_type, others = http_headers(response)
     return Response(response.body, response.status, {**others, "content-type": content_type})
 
@@ -108,10 +112,12 @@ async def not_ready(archives: Mapping[str, HostedArchive]) -> dict[str, object]:
     return found
 
 
-async def raw_request(request: Request, most_bytes: int) -> RawRequest:
+async def raw_request(request: Request, most_bytes: int, held: HeldBody) -> RawRequest:
     """Read the body and headers of an HTTP request, as TorchServe gives them to a handler.
 
     Query parameters are fields of the row, as the fields of a form are. A body beyond the bound is not kept.
+
+    Raises `RequestError`: 503, `held` has no room for the body.
     """
     # Of a header that comes twice, the first one counts. Starlette's mapping looks every name up again.
     given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in reversed(request.scope["headers"]))
@@ -120,7 +126,7 @@ async def raw_request(request: Request, most_bytes: int) -> RawRequest:
     for name, value in request.query_params.multi_items() if request.scope["query_string"] else ():
         row[name] = REPEATED if name in row else value.encode()
     is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() in _FORMS
-    body, size = await _read(request, most_bytes + _FORM_BYTES * is_form)
+    body, size = await _read(request, most_bytes + _FORM_BYTES * is_form, held)
     if body is None:
         return RawRequest({"body": None}, {**headers, "content-length": str(size)})
     if is_form:
@@ -137,13 +143,17 @@ def _path(request: Request) -> str:
     return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
 
 
-async def _read(request: Request, most_bytes: int) -> tuple[bytes | None, int]:
+async def _read(request: Request, most_bytes: int, held: HeldBody) -> tuple[bytes | None, int]:
     """Read the body to its end, and keep it if it is within the bound; returns its size too."""
     body, size = bytearray(), 0
     async for part in request.stream():
         size += len(part)
         if size <= most_bytes:
+            held.add(len(part))
             body += part
+        else:
+            body.clear()
+            held.drop()
     return (bytes(body), size) if size <= most_bytes else (None, size)
 
 

@@ -100,8 +100,16 @@ class ServedArchive:
         try:
             return await self._queue.respond(request)
         except QueueFullError:
-            message = f'Model "{self.name}" has as many requests waiting as it may have; send the request again'
-            raise RequestError("ServiceUnavailableException", message, status=503) from None
+            raise self._full() from None
+
+    def check_queue(self) -> None:
+        """Refuse a request whose body is not read yet. Raises `RequestError`: 503, too many requests wait."""
+        if self._queue.is_full():
+            raise self._full()
+
+    def _full(self) -> RequestError:
+        message = f'Model "{self.name}" has as many requests waiting as it may have; send the request again'
+        return RequestError("ServiceUnavailableException", message, status=503)
 
     async def readiness(self) -> dict[str, object]:
         """Try the engine and the session store, and return what works.
@@ -134,6 +142,9 @@ class UnloadedArchive:
         # Clients read the reason: folders are the host's.
         known = reason.replace(f"{Path(settings.archive).parent}/", "")
         self._reason = re.sub(r"(?<![\w:/])/([^\s/]+/)+", "", known)
+
+    def check_queue(self) -> None:
+        """Do nothing: no request waits."""
 
     async def respond(self, request: RawRequest) -> RawResponse:
         """Refuse the request with 503: another replica may have the model."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...handlers.formats.raw_request import RawRequest
 from ...handlers.responses import RequestError
+from ..held_bodies import HeldBody
 from ..metadata import model_metadata, server_metadata
 from ..rest import find_archive, not_ready
 from ..served_archive import HostedArchive
@@ -62,10 +63,12 @@ async def _is_ready(name: str, version: str, archives: Archives) -> bool:
 
 async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> bytes:
     read = partial(_read_request, content, metadata, archives)
-    # Whoever asks besides does not wait for a large message.
-    (name, version), request = await asyncio.to_thread(read) if len(content) > _BESIDE_TENSORS else read()
-    archive = _find(name, version, archives)  # it may have been replaced, or removed, meanwhile
-    return infer_response(await archive.respond(request))
+    with HeldBody(len(content)) as held:
+        held.add(len(content))
+        # Whoever asks besides does not wait for a large message.
+        (name, version), request = await asyncio.to_thread(read) if len(content) > _BESIDE_TENSORS else read()
+        archive = _find(name, version, archives)  # it may have been replaced, or removed, meanwhile
+        return infer_response(await archive.respond(request))
 
 
 def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tuple[tuple[str, str], RawRequest]:
@@ -73,7 +76,7 @@ def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tup
 
     What is beyond any model's limits is not parsed.
     """
-    most = max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
+    most = _largest(archives)
     if len(content) > most + _BESIDE_TENSORS:
         raise RequestError("BodyTooLarge", f"the message has {len(content)} bytes, one request may have at most {most}")
     tensors = max((len(one.manifest.inputs) * one.manifest.limits.sequences for one in archives.values()), default=0)
@@ -81,6 +84,11 @@ def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tup
     asked = message.model_name, message.model_version
     archive = _find(*asked, archives)
     return asked, rest_request(message, metadata, archive.manifest.limits.body_bytes)
+
+
+def _largest(archives: Archives) -> int:
+    """Return the bytes of the largest body that a model takes."""
+    return max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
 
 
 def _find(name: str, version: str, archives: Archives) -> HostedArchive:

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -29,7 +30,8 @@ from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.handlers.responses import RequestError
-from torchserve_neuron_lstm.hosts import served_archive
+from torchserve_neuron_lstm.hosts import held_bodies, served_archive
+from torchserve_neuron_lstm.hosts.held_bodies import HeldBody
 from torchserve_neuron_lstm.hosts.rest import Route, find_route, raw_request, respond
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
 from torchserve_neuron_lstm.inference import reader
@@ -165,7 +167,8 @@ async def read_form(content: bytes, content_type: str, *headers: tuple[bytes, by
     async def receive() -> Message:
         return {"type": "http.request", "body": content}
 
-    return await raw_request(Request(scope, receive), 10_000_000)
+    with HeldBody(10_000_000) as held:
+        return await raw_request(Request(scope, receive), 10_000_000, held)
 
 
 def test_a_field_of_a_form_replaces_no_header() -> None:
@@ -308,6 +311,69 @@ def test_an_archive_that_is_replaced_or_removed_while_a_body_is_read_answers_for
         return found
 
     assert asyncio.run(ask()).status_code == status
+
+
+def sent(*parts: bytes, path: str = "/predictions/sums") -> tuple[Request, asyncio.Event]:
+    """A request whose body has these parts; its client goes away, before the end, once the event is set."""
+    gone, left = asyncio.Event(), [*parts]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"content-type", b"text/json")],
+    }
+
+    async def receive() -> Message:
+        if left:
+            return {"type": "http.request", "body": left.pop(0), "more_body": True}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    return Request(scope, receive), gone
+
+
+def whole(body: bytes) -> Request:
+    """A request that has arrived."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    return Request(sent()[0].scope, receive)
+
+
+def test_bodies_that_are_read_or_wait_fill_a_bounded_memory(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client could send all but the end of many. One body of the largest size fits alone."""
+    monkeypatch.setattr(held_bodies, "_MOST_BYTES", 0)
+    large, small = b" " * 6_500_000, b" " * 1_000_000 + b"[1]"
+
+    async def ask() -> None:
+        archives = {"sums": (served := ServedArchive(settings(archive), count))}
+        for parts, status in (((large,), 503), ((large, large, large), 200)):  # the second is beyond the largest size
+            unfinished, gone = sent(*parts)
+            reading = asyncio.create_task(respond(unfinished, archives))
+            await asyncio.sleep(0.01)
+            found = await respond(whole(small), archives)
+            gone.set()
+            assert found.status_code == status
+            assert status == 200 or json.loads(bytes(found.body))["message"].endswith("; send the request again")
+            assert (await reading).status_code == 499
+            assert (await respond(whole(small), archives)).status_code == 200
+        waiting = [asyncio.create_task(respond(whole(large[:-2_000_000] + b"[1]"), archives)) for _ in range(3)]
+        assert sorted([(await one).status_code for one in waiting]) == [200, 503, 503]
+        await served.close()
+
+    asyncio.run(ask())
+
+
+def test_a_full_queue_refuses_a_request_before_its_body_is_read(archive: Path) -> None:
+    async def ask() -> list[int]:
+        archives = {"sums": (served := ServedArchive(replace(settings(archive), most_waiting=0), count))}
+        found = [await respond(sent(path=f"/predictions/{path}")[0], archives) for path in ("sums", "x", "sums/9")]
+        await served.close()
+        return [one.status_code for one in found]
+
+    assert asyncio.run(asyncio.wait_for(ask(), 60)) == [503, 404, 404]
 
 
 def test_an_archive_that_was_changed_or_is_not_there_is_not_served(archive: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from tiny_archive import make_archive, sums_of
 
 from torchserve_neuron_lstm.handlers.responses import STATUSES
+from torchserve_neuron_lstm.hosts import held_bodies
 from torchserve_neuron_lstm.hosts.grpc.grpc_server import answer
 from torchserve_neuron_lstm.hosts.grpc.messages import GrpcAnswer, code_of, message_class
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
@@ -114,6 +115,13 @@ def test_a_full_queue_is_unavailable(archive: Path) -> None:
     found = asked(archive, *[("ModelInfer", request())] * 5, waiting=2)
 
     assert [one.code for one in found] == ["OK", "OK", *["UNAVAILABLE"] * 3]
+
+
+def test_messages_that_wait_count_as_bodies_over_rest_do(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_bodies, "_MOST_BYTES", len(request().SerializeToString()) * 2)
+    found = asked(archive, *[("ModelInfer", request())] * 3) + asked(archive, *[("ModelInfer", request())] * 2)
+
+    assert [one.code for one in found] == ["OK", "OK", "UNAVAILABLE", "OK", "OK"]
 
 
 def test_a_model_with_a_codec_of_its_own_is_served_over_rest_alone(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""Bound of the bytes that a process holds for requests: bodies that it reads, or that wait for their answer."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import ClassVar
+
+from typing_extensions import Self
+
+from ..handlers.responses import RequestError
+
+_MOST_BYTES = 512 << 20
+
+
+class HeldBody:
+    """The body of one request, counted with all others of the process until the `with` block ends.
+
+    A queue counts requests only once their bodies were read. Bodies of which a client sends all but the end would fill
+    the memory before.
+    """
+
+    _all_bytes: ClassVar[int] = 0
+
+    def __init__(self, largest: int) -> None:
+        """`largest` is the number of bytes of the model's largest body: one alone always fits."""
+        self._most = max(_MOST_BYTES, largest)
+        self._bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.drop()
+
+    def add(self, size: int) -> None:
+        """Count more bytes of the body. Raises `RequestError`: 503, the process holds as many as it may."""
+        if HeldBody._all_bytes + size > self._most:
+            message = "The server holds as many bytes of requests as it may hold; send the request again"
+            raise RequestError("ServiceUnavailableException", message, status=503)
+        HeldBody._all_bytes += size
+        self._bytes += size
+
+    def drop(self) -> None:
+        """Count the body no longer."""
+        HeldBody._all_bytes -= self._bytes
+        self._bytes = 0
