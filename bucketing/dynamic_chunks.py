@@ -60,20 +60,21 @@ class DynamicChunkPlanner:
         self.shape.bucket_length_for(lengths[rows[0]])
         own = [lengths[row] for row in rows]
         largest, *smaller = self.group_sizes
-        groups = self._groups(own, largest)
-        for size in smaller:
-            if size < len(rows):
-                groups = min(groups, self._groups(own, size), key=lambda groups: sum(group.cost for group in groups))
+        sizes = [largest, *[size for size in smaller if size < len(rows)]]
+        cut = {size: self._groups(own, size) for size in sizes}
+        chosen = min(sizes, key=lambda size: sum(group.cost for group in cut[size]))
         calls: list[ProgramCall] = []
-        for group in groups:
+        for group in cut[chosen]:
             calls += group.calls(rows)
-        return Plan(tuple(calls), tuple(self._heads(rows)))
+        return Plan(tuple(calls), tuple(self._heads(rows, chosen)))
 
     def _groups(self, lengths: list[int], size: int) -> list[_RowGroup]:
         return [_plan_group(lengths, first, first + size, self._costs) for first in range(0, len(lengths), size)]
 
-    def _heads(self, rows: tuple[int, ...]) -> list[ProgramCall]:
-        groups = (rows[first : first + self.shape.batch] for first in range(0, len(rows), self.shape.batch))
+    def _heads(self, rows: tuple[int, ...], size: int) -> list[ProgramCall]:
+        """Return heads of as many whole row groups as a call takes: a head over two parts would join their buffers."""
+        most = self.shape.batch // size * size
+        groups = (rows[first : first + most] for first in range(0, len(rows), most))
         return [ProgramCall(Bucket(len(group), 1), group) for group in groups]
 
 

@@ -1,15 +1,17 @@
 """Chunked execution of a plan: time is cut into chunks, and the carried values go from call to call.
 
-All requests of a batch share the same buffers, the longest first, so that a call is a rectangle of them: some rows by
-some timesteps. A row that ends within a call keeps the state of its own last step, because the programs take lengths.
-The rest of the rectangle beside the call's own rows (a fixed shape may be larger) is computed and dropped.
+A row group of a batch is executed by itself, with its own buffers: one long sequence among many short ones needs
+memory for the few rows beside it, not for all. The rows of a group share the buffers, the longest first, so that a call
+is a rectangle of them: some rows by some timesteps. A row that ends within a call keeps the state of its own last step,
+because the programs take lengths. The rest of the rectangle beside the call's own rows (a fixed shape may be larger) is
+computed and dropped.
 
 A batch may resume sequences from carried values, and returns the carried values for the next call, as sessions need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import lt
@@ -113,28 +115,27 @@ def execute_chunks(
     """
     if not requests:
         return [], ()
-    batch = ChunkedExecution(plan, requests, lengths, signature, run, pad, resumed, chain)
-    if signature.start_indices and (resumed is None or len(resumed.rows) < len(requests)):
-        for head in plan.heads:
-            batch.run_start(head)
-    batch.resume()
-    for calls in split_chains(plan.calls):
-        batch.run_chunks(calls)
-    finals = [final for head in plan.heads for final in batch.run_head(head)]
-    steps = batch.step_results()
+    _check_plan(plan, lengths)
+    groups = row_groups(plan)
     # `order` has the index of each output among the steps and finals of a row.
-    timed = iter(range(len(batch.output_specs)))
-    whole = iter(range(len(batch.output_specs), len(signature.outputs)))
+    timed = iter(range(len(signature.step_outputs)))
+    whole = iter(range(len(signature.step_outputs), len(signature.outputs)))
     order = [next(whole if spec.time_dim is None else timed) for spec in signature.outputs]
     outputs: list[Tensors] = [()] * len(requests)
-    for row, index in batch.index.items():
-        own = (*steps[index], *finals[index])
-        outputs[row] = tuple([own[output] for output in order])
-    return outputs, () if resumed is None else batch.carry()
+    carries: list[Tensors] = []
+    for group in groups:
+        resumed_rows = resumed if resumed is None or len(groups) == 1 else _resumed_of(resumed, group)
+        batch = ChunkedExecution(group, requests, lengths, signature, run, pad, resumed_rows, chain)
+        for row, own in batch.results():
+            outputs[row] = tuple([own[output] for output in order])
+        if resumed is not None:
+            carries.append(batch.carry())
+        del batch  # before the next group's buffers are made
+    return outputs, _carry_in_order(carries, groups)
 
 
 class ChunkedExecution:
-    """Mutable buffers of one batch: everything that its calls read and write."""
+    """Mutable buffers of one row group: everything that its calls read and write."""
 
     def __init__(
         self,
@@ -147,17 +148,14 @@ class ChunkedExecution:
         resumed: ResumedState | None = None,
         chain: RunChain | None = None,
     ) -> None:
-        order = [row for head in plan.heads for row in head.rows]
-        if sorted(order) != list(range(len(requests))):
-            raise InvariantError(f"the plan for {len(requests)} requests contains {sorted(order)}")
-        self.signature, self.run, self.resumed = signature, run, resumed
+        order = _rows_of(plan)
+        self.plan, self.signature, self.run, self.resumed = plan, signature, run, resumed
         self.chain = chain or sequential_chain(run)
         self.index = {row: index for index, row in enumerate(order)}
         self.lengths = [lengths[row] for row in order]
         self.total_lengths = list(self.lengths)
         for row, offset in zip(resumed.rows, resumed.offsets) if resumed else ():
             self.total_lengths[self.index[row]] += offset
-        _check_plan(plan, order, self.index, self.lengths)
         rows = max(self.index[call.rows[0]] + call.bucket.batch for call in (*plan.calls, *plan.heads))
         self.size = Bucket(rows, max(call.start + call.bucket.length for call in plan.calls))
         self.inputs = [
@@ -172,6 +170,18 @@ class ChunkedExecution:
         self.output_specs = signature.step_outputs
         self.outputs: list[torch.Tensor] = []
         self.outputs_are_borrowed = False
+
+    def results(self) -> list[tuple[int, Tensors]]:
+        """Make all calls; returns for each row its index in the batch and its outputs, those with time first."""
+        resumed = 0 if self.resumed is None else len(self.resumed.rows)
+        if self.signature.start_indices and resumed < len(self.lengths):
+            for head in self.plan.heads:
+                self.run_start(head)
+        self.resume()
+        for calls in split_chains(self.plan.calls):
+            self.run_chunks(calls)
+        finals = [final for head in self.plan.heads for final in self.run_head(head)]
+        return [(row, (*steps, *final)) for row, steps, final in zip(self.index, self.step_results(), finals)]
 
     def run_start(self, head: ProgramCall) -> None:
         """Run the `start` program for the initial carried values of these rows."""
@@ -190,8 +200,8 @@ class ChunkedExecution:
             tensor.index_copy_(0, indices, carried)
 
     def carry(self) -> Tensors:
-        """Return the current carried values, for all requests in their order."""
-        indices = torch.tensor([self.index[row] for row in range(len(self.index))])
+        """Return the current carried values, for all rows in the order of their requests."""
+        indices = torch.tensor([self.index[row] for row in sorted(self.index)])
         return tuple([tensor.index_select(0, indices) for tensor in self.carried])
 
     def run_chunks(self, calls: Sequence[ProgramCall]) -> None:
@@ -309,20 +319,82 @@ def _narrow(tensor: torch.Tensor, dim: int, start: int, size: int) -> torch.Tens
     return tensor if size == tensor.shape[dim] else tensor.narrow(dim, start, size)
 
 
-def _check_plan(plan: Plan, order: Sequence[int], index: Mapping[int, int], lengths: Sequence[int]) -> None:
-    """Compare a plan with the requests: a gap would return uninitialised memory.
+def row_groups(plan: Plan) -> list[Plan]:
+    """Split a plan where no call crosses, into groups of about as many rows as the plan's largest call has.
 
-    `order` has the requests in the order of the buffers, `lengths` their lengths, and `index` the index of each there.
-
-    Raises `InvariantError`: rows are not contiguous, or do not continue where they stopped, or stop before their end.
+    >>> long, short = ProgramCall(Bucket(2, 9), (2, 0)), ProgramCall(Bucket(2, 3), (1, 3))
+    >>> heads = ProgramCall(Bucket(2, 1), (2, 0)), ProgramCall(Bucket(2, 1), (1, 3))
+    >>> [len(group.calls) for group in row_groups(Plan((long, short), heads))]
+    [1, 1]
     """
+    most = max(call.bucket.batch for call in (*plan.calls, *plan.heads))
+    order = _rows_of(plan)
+    if len(order) <= most:  # as in most batches
+        return [plan]
+    index = {row: place for place, row in enumerate(order)}
+    beyond = list(range(len(order)))  # for the first row of a call, the row after its last one
+    for call in plan.calls:
+        first = index[call.rows[0]]
+        beyond[first] = max(beyond[first], first + len(call.rows))
+    heads: list[list[ProgramCall]] = [[]]
+    group_of: list[int] = []  # by place
+    crossed = 0  # no call of the rows so far crosses this place
+    for head in plan.heads:
+        place = len(group_of)
+        rows = sum(len(one.rows) for one in heads[-1])
+        if place >= crossed and rows and rows + len(head.rows) > most:
+            heads.append([])
+        heads[-1].append(head)
+        group_of += [len(heads) - 1] * len(head.rows)
+        crossed = max(crossed, *beyond[place : place + len(head.rows)])
+    calls: list[list[ProgramCall]] = [[] for _ in heads]
+    for call in plan.calls:
+        calls[group_of[index[call.rows[0]]]].append(call)
+    return [Plan(tuple(own), tuple(own_heads)) for own, own_heads in zip(calls, heads)]
+
+
+def _rows_of(plan: Plan) -> list[int]:
+    return [row for head in plan.heads for row in head.rows]
+
+
+def _resumed_of(resumed: ResumedState, group: Plan) -> ResumedState:
+    """Return the state from which the rows of a group resume."""
+    rows = set(_rows_of(group))
+    places = [place for place, row in enumerate(resumed.rows) if row in rows]
+    return ResumedState(
+        tuple([resumed.rows[place] for place in places]),
+        tuple([resumed.offsets[place] for place in places]),
+        tuple([value[places] for value in resumed.carried]),
+    )
+
+
+def _carry_in_order(carries: Sequence[Tensors], groups: Sequence[Plan]) -> Tensors:
+    """Join the carried values of groups, for all requests in their order."""
+    if len(carries) <= 1:
+        return carries[0] if carries else ()
+    rows = [row for group in groups for row in sorted(_rows_of(group))]
+    indices = torch.tensor(sorted(range(len(rows)), key=rows.__getitem__))
+    return tuple([torch.cat(parts).index_select(0, indices) for parts in zip(*carries)])
+
+
+def _check_plan(plan: Plan, lengths: Sequence[int]) -> None:
+    """Compare a plan with the lengths of the requests: a gap would return uninitialised memory.
+
+    Raises `InvariantError`: rows are left out, not contiguous, do not continue where they stopped, or stop before their
+    end.
+    """
+    order = _rows_of(plan)
+    if sorted(order) != list(range(len(lengths))):
+        raise InvariantError(f"the plan for {len(lengths)} requests contains {sorted(order)}")
+    index = {row: place for place, row in enumerate(order)}
+    own = [lengths[row] for row in order]
     reached = [0] * len(order)
     for call in plan.calls:
         first = index[call.rows[0]]
         last = first + len(call.rows)
         follows = tuple(order[first:last]) == call.rows and len(call.rows) <= call.bucket.batch
-        if not follows or set(reached[first:last]) != {call.start} or min(lengths[first:last]) <= call.start:
+        if not follows or set(reached[first:last]) != {call.start} or min(own[first:last]) <= call.start:
             raise InvariantError(f"{call} does not continue the calls before it")
         reached[first:last] = [call.start + call.bucket.length] * len(call.rows)
-    if any(map(lt, reached, lengths)):
-        raise InvariantError(f"the plan for sequences of {list(lengths)} timesteps runs {reached}")
+    if any(map(lt, reached, own)):
+        raise InvariantError(f"the plan for sequences of {own} timesteps runs {reached}")

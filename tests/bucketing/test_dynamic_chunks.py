@@ -116,3 +116,15 @@ def test_two_groups_are_made_where_many_rows_were_measured_slow() -> None:
     assert planner.group_sizes == (8, 4)
     assert [run.bucket.batch for run in planner.plan([50] * 8).calls] == [4, 4]
     assert [run.bucket.batch for run in planner.plan([50] * 4).calls] == [4]
+
+
+def test_a_head_has_whole_row_groups_only() -> None:
+    """A head over parts of two groups would join their buffers."""
+    shape = DynamicShape(8, 100)
+    line = {1: 1.0, 3: 1.0, 8: 6.0}
+    cost = CostModel({Bucket(rows, steps): 0.1 + step * steps for rows, step in line.items() for steps in (1, 100)})
+
+    plan = DynamicChunkPlanner(shape, cost).plan([50] * 12)
+
+    assert {run.bucket.batch for run in plan.calls} == {3}
+    assert [head.bucket.batch for head in plan.heads] == [6, 6]

@@ -1,6 +1,7 @@
 """Chunked execution: every request is answered as alone, exactly, because the model uses integers."""
 
 import random
+import weakref
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing import shapes
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import InvariantError
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks, row_groups
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall, single_bucket_plan
-from torchserve_neuron_lstm.bucketing.planner import make_planner
+from torchserve_neuron_lstm.bucketing.planner import Planner, make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 
 from .strategies import chunk_problems, free_problems
@@ -148,9 +149,12 @@ def test_any_chunked_plan_answers_as_each_request_alone(lengths: list[int], choo
     plan = any_chunked_plan(lengths, choose)
     program = check(plan, lengths, seed)
 
-    calls: list[tuple[ProgramRole, Bucket]] = [("start", head.bucket) for head in plan.heads]
-    calls += [("chunk", run.bucket) for run in plan.calls]
-    assert program.calls == calls + [("head", head.bucket) for head in plan.heads]
+    calls: list[tuple[ProgramRole, Bucket]] = []
+    for group in row_groups(plan):
+        calls += [("start", head.bucket) for head in group.heads]
+        calls += [("chunk", run.bucket) for run in group.calls]
+        calls += [("head", head.bucket) for head in group.heads]
+    assert program.calls == calls
 
 
 @given(chunk_problems(max_size=8, longest=20), st.integers(0, 1000))
@@ -185,6 +189,56 @@ def test_a_piece_as_large_as_everything_keeps_to_its_own_rows() -> None:
 
     check(Plan((lone, three), heads), [4, 3, 2], seed=0)
     check(Plan((three, lone), heads), [4, 3, 2], seed=0)
+
+
+@given(some_lengths, st.randoms(use_true_random=False))
+def test_row_groups_have_every_call_of_a_plan_once_and_no_call_between_them(
+    lengths: list[int], choose: random.Random
+) -> None:
+    plan = any_chunked_plan(lengths, choose)
+    groups = row_groups(plan)
+
+    assert [head for group in groups for head in group.heads] == list(plan.heads)
+    assert sorted(map(repr, plan.calls)) == sorted(repr(call) for group in groups for call in group.calls)
+    for group in groups:
+        rows = {row for head in group.heads for row in head.rows}
+        assert all(rows.issuperset(call.rows) for call in group.calls)
+        assert [call for call in plan.calls if call in group.calls] == list(group.calls)  # in their order
+
+
+SHORT_ONES = 60
+PLANNERS = {
+    "a grid": make_planner("chunk", _GRID := BucketGrid((1, 4), (5, 20)), CostModel.proportional(_GRID), longest=500),
+    "any shape": make_planner("chunk", _SHAPE := shapes.DynamicShape(4, 500), CostModel.proportional(_SHAPE)),
+    "any shape, in smaller groups than a head takes": make_planner(
+        "chunk",
+        shapes.DynamicShape(8, 500),
+        CostModel({Bucket(rows, steps): max(1, rows - 2) * (steps + 1.0) for rows in (1, 3, 8) for steps in (1, 9)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
+def test_one_long_sequence_among_short_ones_pads_the_rows_of_its_own_group_only(planner: Planner) -> None:
+    """A request of that form would otherwise need memory of the product of both."""
+    lengths = [2] * SHORT_ONES + [400]
+    cells: list[int] = []
+    buffers: list[weakref.ref[torch.Tensor]] = []
+
+    def counted(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
+        padded = garbage(items, spec, bucket)
+        if spec is IDS:
+            cells.append(bucket.batch * bucket.length)
+            assert all(buffer() is None for buffer in buffers)  # those of the group before
+            buffers.append(weakref.ref(padded))
+        return padded
+
+    requests = requests_of(lengths)
+    answers, _ = execute_chunks(planner.plan(lengths), requests, lengths, SIGNATURE, Hostile(), counted)
+
+    assert torch.equal(answers[-1][1], alone(requests[-1])[1])
+    assert max(cells) <= 8 * 420
+    assert sum(cells) <= 8 * 420 + 20 * SHORT_ONES
 
 
 def test_later_calls_do_not_change_answers() -> None:
