@@ -41,6 +41,10 @@ _CHUNK_BEFORE_FAILED = (
 )
 
 
+_STORE_FAILED = frozenset(("StoreFull", "StoreUnavailable"))
+"""Kinds of the refusals that a session's next request would get too."""
+
+
 class SessionRequest(NamedTuple):
     """An accepted request of a session."""
 
@@ -144,6 +148,8 @@ class SessionService:
         outcomes: dict[int, Outcome] = {}
         stats: list[BatchStats] = []
         attempts: Counter[int] = Counter()
+        reached: set[str] = set()  # sessions that the store has served in this batch: they may be on another server
+        unavailable: RequestError | None = None
         pending = _in_turn(requests)
         while pending:
             current, rest = _first_of_each_session(pending, requests)
@@ -157,11 +163,26 @@ class SessionService:
                 else:
                     busy = RequestError("SessionBusy", _BUSY, 1.0)
                     outcomes[index] = busy if isinstance(result, RevisionConflict) else result
-            failed = {requests[index].id for index in current if isinstance(outcomes.get(index), RequestError)}
-            # A request without a step number would be applied in place of the failed one before it.
-            skipped = [index for index in rest if requests[index].id in failed and requests[index].fields.step is None]
-            outcomes.update(dict.fromkeys(skipped, RequestError("ChunkBeforeFailed", _CHUNK_BEFORE_FAILED)))
-            pending = conflicts + [index for index in rest if index not in skipped]
+            failed = {
+                requests[index].id: outcome
+                for index in current
+                if isinstance(outcome := outcomes.get(index), RequestError)
+            }
+            reached.update(
+                requests[index].id
+                for index in current
+                if requests[index].id not in failed and not requests[index].is_whole_session
+            )
+            unavailable = next((one for one in failed.values() if one.kind == "StoreUnavailable"), unavailable)
+            kept = []
+            for index in rest:
+                one = requests[index]
+                refusal = _after_failure(one, failed.get(one.id), None if one.id in reached else unavailable)
+                if refusal is None:
+                    kept.append(index)
+                else:
+                    outcomes[index] = refusal
+            pending = conflicts + kept
         return [outcomes[index] for index in range(len(requests))], merge_stats(stats)
 
     def _checked_id(self, given: str) -> str:
@@ -327,6 +348,23 @@ def _in_turn(requests: Sequence[SessionRequest]) -> list[int]:
         for (_, place), (_, index) in zip(own, sorted(own)):
             order[place] = index
     return order
+
+
+def _after_failure(
+    request: SessionRequest, failed: RequestError | None, unavailable: RequestError | None
+) -> RequestError | None:
+    """Return the refusal of a request after others of its batch; None: it has its turn.
+
+    `failed` is that of the request before it in its session, `unavailable` that of a store which the session has not
+    reached yet. Each further request would wait for such a store as long as the one before, and the batch with it.
+    """
+    if failed is not None:
+        # A request without a step number would be applied in place of the failed one before it.
+        if request.fields.step is None:
+            return RequestError("ChunkBeforeFailed", _CHUNK_BEFORE_FAILED)
+        if failed.kind in _STORE_FAILED:
+            return failed
+    return None if request.is_whole_session else unavailable
 
 
 def _first_of_each_session(pending: Sequence[int], requests: Sequence[SessionRequest]) -> tuple[list[int], list[int]]:
