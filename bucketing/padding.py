@@ -19,6 +19,9 @@ from .shapes import Bucket, TensorSpec, size_at
 _EXACT = 2**53
 """Largest magnitude up to which every integer is a float, which is the type that `pad_sequence` takes."""
 
+_MOST_VIEWS = 4096
+"""Longest padding of which a view is kept: there may be as many as timesteps, each of some 600 bytes."""
+
 
 def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
     """Pad the requests' tensors into one contiguous tensor of `spec.sizes(*bucket)`.
@@ -137,7 +140,7 @@ def padding_tensor(spec: TensorSpec, length: int, batch: int | None = None) -> t
 
 
 class _Padding(dict[int, torch.Tensor]):
-    """Padding of one layout by number of timesteps: views of one tensor, made on first use."""
+    """Padding of one layout by number of timesteps: views of one tensor, made on first use, the short ones kept."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
@@ -147,7 +150,9 @@ class _Padding(dict[int, torch.Tensor]):
         (dim,) = self.spec.item_time_dims
         if timesteps > self.longest.shape[dim]:
             self.longest = padding_tensor(self.spec, 1 << timesteps.bit_length())
-        view = self[timesteps] = self.longest.narrow(dim, 0, timesteps)
+        view = self.longest.narrow(dim, 0, timesteps)
+        if timesteps <= _MOST_VIEWS:
+            self[timesteps] = view
         return view
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Protocol
 
@@ -43,6 +43,8 @@ Programs = Mapping[Optional[Bucket], Program]
 _LONGEST_CAUSE = 300  # characters of an engine's error
 _MOST_PLANS = 4096
 """Plans of single sequences that are kept, one for each length."""
+_MOST_CALLS = 16
+"""Calls of a plan that is kept: one has a call for each chunk, of some 150 bytes."""
 
 
 class ServedModel(Protocol):
@@ -122,9 +124,21 @@ class LoadedArchive:
 
     @cached_property
     def _plan_alone(self) -> Callable[[int], Plan]:
-        """The plan of one sequence, which its length alone determines. Cached: planning takes 10 us."""
+        """The plan of one sequence, which its length alone determines. Short ones are kept: planning takes 10 us."""
         planner = self.planner
-        return lru_cache(maxsize=_MOST_PLANS)(lambda length: planner.plan((length,)))
+        kept: dict[int, Plan] = {}
+
+        def plan_alone(length: int) -> Plan:
+            plan = kept.get(length)
+            if plan is None:
+                plan = planner.plan((length,))
+                if len(plan.calls) <= _MOST_CALLS:
+                    if len(kept) >= _MOST_PLANS:
+                        kept.clear()
+                    kept[length] = plan
+            return plan
+
+        return plan_alone
 
     def run_plan(
         self,

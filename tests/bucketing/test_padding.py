@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, unpad
+from torchserve_neuron_lstm.bucketing.padding import _padding, lengths_tensor, pad, unpad
 from torchserve_neuron_lstm.bucketing.shapes import Axis, Bucket, TensorSpec
 
 from .strategies import padding_problems
@@ -174,3 +174,15 @@ def test_short_rows_and_dummy_rows_hold_the_pad_value(shape: tuple[int | Axis, .
 
     by_row = padded if shape[0] == "batch" else padded.T
     assert by_row.tolist() == [[1, 2, pad_value], [3, pad_value, pad_value], [pad_value] * 3]
+
+
+def test_padding_of_each_length_takes_memory_for_short_lengths_only() -> None:
+    """A client can send a sequence of each length, and a view takes some 600 bytes for ever."""
+    spec = TensorSpec("long", "uint8", ("batch", "time"), pad_value=3)
+    item, views = torch.zeros(1, dtype=torch.uint8), _padding(spec)
+
+    for length in (*range(2, 6000), 70_000):
+        padded = pad([item], spec, Bucket(1, length))
+        assert (padded.shape, int(padded[0, -1])) == ((1, length), 3)
+
+    assert len(views) <= 4096

@@ -1,4 +1,5 @@
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,9 @@ from tiny_archive import change_manifest, make_model
 
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
+from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest
 from torchserve_neuron_lstm.handlers.runtime import loader as loading
@@ -105,6 +108,26 @@ def test_the_plan_of_a_single_sequence_is_made_once(pristine: Path) -> None:
     for _ in range(2):
         with pytest.raises(SequenceTooLong):
             archive.plan((archive.manifest.longest + 1,))
+
+
+class OneCallForEachThousand:
+    """A planner of chunks of a thousand timesteps."""
+
+    cost = CostModel({Bucket(1, 1000): 1.0})
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        return Plan(tuple(ProgramCall(Bucket(1, 1000), (0,), start) for start in range(0, lengths[0], 1000)))
+
+
+def test_neither_plans_of_many_calls_are_kept_nor_those_of_all_lengths(pristine: Path) -> None:
+    """A long sequence in short chunks has hundreds of calls, and there are as many lengths as timesteps."""
+    archive = replace(load_archive(pristine, threads=1), planner=OneCallForEachThousand())
+
+    few, many = (weakref.ref(archive.plan([length])) for length in (8000, 100_000))
+    assert few() is archive.plan([8000])
+    assert many() is None
+    plans = [weakref.ref(archive.plan([length])) for length in range(1, 10_000)]
+    assert 0 < sum(plan() is not None for plan in plans) <= 4096
 
 
 def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
