@@ -3,6 +3,9 @@
 All of it is decided by the lengths of the sequences, before anything is computed. A deadline is an absolute time in a
 header, or a time to live from the arrival at the worker on. Hosts tell no arrival time, so the wait in their queue
 counts only for an absolute one.
+
+Estimates can be too low: on a busy host, or for costs that are not measured, such as those of encoding. So a batch has
+a share of the time after which its host gives it up, and a large one is run in pieces. Between them the clock decides.
 """
 
 from __future__ import annotations
@@ -19,12 +22,22 @@ from ..bucketing.padding import item_bytes, torch_dtype
 from ..bucketing.plan import WorkEstimate
 from ..bucketing.shapes import TensorSpec, size_at
 from ..config.manifest import Manifest
-from .formats.request import InferenceRequest
+from .formats.request import InferenceRequest, SequenceInput
 from .responses import RequestError, abbreviate, invalid
 from .runtime.loader import measured_cost, supported_shapes
 
 _SHARE_OF_TIMEOUT = 0.1
 """Share of `responseTimeout` that the computation of one request may take; `limits.milliseconds` replaces it."""
+_SHARE_OF_BATCH = 0.5
+"""Share of `responseTimeout` that a batch may take; the rest is for messages, and for one piece that takes longer."""
+_SHARE_OF_DECODING = 0.5
+"""Share of a batch's time in which its requests are decoded."""
+_SHARE_OF_PIECE = 0.1
+"""Share of a batch's time for which a piece is made."""
+_SEQUENCE_MS = 0.1
+"""Guess of what a sequence takes beside its computation."""
+_NUMBER_MS = 0.001
+"""Guess of what a number of a response takes."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,39 @@ class Admission:
     @cached_property
     def most_ms(self) -> float:
         """Milliseconds that the computation of one request may take, by its estimate."""
-        return self.manifest.limits.milliseconds or self.response_timeout_ms * _SHARE_OF_TIMEOUT
+        return min(self.manifest.limits.milliseconds or self.response_timeout_ms * _SHARE_OF_TIMEOUT, self.batch_ms)
+
+    @cached_property
+    def batch_ms(self) -> float:
+        """Milliseconds that a batch may take, from its arrival on."""
+        return self.response_timeout_ms * _SHARE_OF_BATCH
+
+    @property
+    def decoding_ms(self) -> float:
+        """Milliseconds from a batch's arrival on in which its requests are decoded."""
+        return self.batch_ms * _SHARE_OF_DECODING
+
+    @cached_property
+    def _piece_rates(self) -> tuple[float, float]:
+        """Shares of a piece that a sequence takes, and a timestep, with what they take beside their computation."""
+        numbers, more = (sum(_numbers(spec, length) for spec in self.manifest.outputs) for length in (0, 1))
+        sequence_ms = self.estimate.at_most(1, 0) + _SEQUENCE_MS + numbers * _NUMBER_MS
+        step_ms = self.estimate.at_most(0, 1) + (more - numbers) * _NUMBER_MS
+        piece_ms = self.batch_ms * _SHARE_OF_PIECE
+        return sequence_ms / piece_ms, step_ms / piece_ms
+
+    def first_piece(self, requests: Sequence[Sequence[SequenceInput]]) -> int:
+        """Return how many of the first requests make a piece of a batch, at least one."""
+        of_sequence, of_step = self._piece_rates
+        lengths = [one.length for request in requests for one in request]
+        if len(lengths) * of_sequence + sum(lengths) * of_step <= 1:  # as in most batches
+            return len(requests)
+        share = 0.0
+        for count, request in enumerate(requests):
+            share += len(request) * of_sequence + sum([one.length for one in request]) * of_step
+            if count and share > 1:
+                return count
+        return len(requests)
 
     @cached_property
     def estimate(self) -> WorkEstimate:
@@ -100,7 +145,7 @@ class Admission:
     @property
     def _longest_ms(self) -> float:
         """Milliseconds that a request has which names no deadline."""
-        return min(self.manifest.limits.timeout_ms or self.response_timeout_ms, self.response_timeout_ms)
+        return min(self.manifest.limits.timeout_ms or self.batch_ms, self.batch_ms)
 
     def have_time(self, requests: Sequence[InferenceRequest], elapsed_ms: float) -> bool:
         """Whether requests without a deadline are answered in time, by an upper bound of their work."""
@@ -124,6 +169,33 @@ class Admission:
         if self.estimate.at_most(sequences, timesteps) <= nearest:
             return set()
         return late(turns, self.estimate.milliseconds)
+
+
+@dataclass
+class Pace:
+    """The time of a batch that is decoded, or run, in pieces."""
+
+    clock: Callable[[], float]
+    """A function that returns seconds."""
+    looked: float
+    """When it was called last."""
+    end: float
+    """By when the last piece must be done."""
+    longest: float = 0.0
+    """Seconds of the longest piece so far."""
+
+    def allows_another(self) -> bool:
+        """Whether a piece as long as the longest so far would be done in time."""
+        now = self.clock()
+        self.longest = max(self.longest, now - self.looked)
+        self.looked = now
+        return now + self.longest <= self.end
+
+
+def out_of_time() -> RequestError:
+    """Refuse a request for which the requests before it, in its batch, left no time."""
+    message = "the requests that were read together with it took all their time; nothing was computed for it"
+    return RequestError("DeadlineExceeded", message, retry_after=1.0)
 
 
 def too_large(size: str, most: int) -> RequestError:
@@ -188,13 +260,14 @@ def late(turns: Sequence[PendingRequest], work_ms: Callable[[Sequence[int]], flo
     """Return the indices of the requests of a batch that would be answered after their deadline.
 
     A batch is answered as a whole, so each request waits for the work of all. Those with the nearest deadlines are
-    left out until the rest is in time: nothing is computed for a response that comes too late.
+    left out until the rest is in time: nothing is computed for a response that comes too late. Of equal deadlines, the
+    longest requests are left out first.
 
     >>> requests = [PendingRequest(50, [2]), PendingRequest(10, [2]), PendingRequest(35, [2])]
     >>> sorted(late(requests, work_ms=lambda lengths: 10.0 * sum(lengths)))
     [1, 2]
     """
-    order = sorted(range(len(turns)), key=lambda place: (turns[place].remaining_ms, -place))
+    order = sorted(range(len(turns)), key=lambda place: (turns[place].remaining_ms, -sum(turns[place].lengths), -place))
 
     def in_time(dropped: int) -> bool:
         if dropped == len(order):

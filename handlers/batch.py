@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from ..bucketing.execute_chunks import ResumedState
 from ..bucketing.plan import Plan
+from .admission import Pace, out_of_time
 from .formats.request import Outputs, SequenceInput
 from .responses import RequestError, forget_causes, internal
 from .runtime.loader import ServedModel
@@ -65,7 +66,7 @@ def infer(
 
 
 def run_sequences(
-    model: ServedModel, sequences: Sequence[SequenceInput], clock: Callable[[], float]
+    model: ServedModel, sequences: Sequence[SequenceInput], clock: Callable[[], float], pace: Pace | None = None
 ) -> tuple[list[Outputs | RequestError], BatchStats]:
     """Return the outputs of each sequence, or the reason for their absence; `clock` returns seconds."""
 
@@ -73,16 +74,16 @@ def run_sequences(
         outputs, _, stats = infer(model, batch, clock)
         return outputs, stats
 
-    return run_with_isolation(sequences, [sequence.length for sequence in sequences], run)
+    return run_with_isolation(sequences, [sequence.length for sequence in sequences], run, pace)
 
 
 def run_with_isolation(
-    inputs: Sequence[InputT], lengths: Sequence[int], run: BatchFunction[InputT, ResultT]
+    inputs: Sequence[InputT], lengths: Sequence[int], run: BatchFunction[InputT, ResultT], pace: Pace | None = None
 ) -> tuple[list[ResultT | RequestError], BatchStats]:
     """Run a batch and, if that fails, each of its inputs alone; returns a result or an error for each.
 
     The program calls of a plan belong together: if one fails, its cause may be any sequence. Alone, the sequences that
-    caused the failure fail again, and the others do not.
+    caused the failure fail again, and the others do not. This takes longer, and ends where `pace` allows no other one.
     """
     if not inputs:
         return [], BatchStats()
@@ -98,6 +99,10 @@ def run_with_isolation(
     separate: list[ResultT | RequestError] = []
     parts: list[BatchStats] = []
     for one, length in zip(inputs, lengths):
+        if pace is not None and not pace.allows_another():
+            separate.append(out_of_time())
+            parts.append(BatchStats((length,)))
+            continue
         alone = _run_alone(one, length, run, logged)
         separate.append(alone[0])
         parts.append(alone[1])

@@ -14,8 +14,8 @@ from typing import Union
 
 from torch import Tensor
 
-from .admission import Admission, PendingRequest, names_deadline, too_large, too_late
-from .batch import BatchStats, attempt, run_sequences
+from .admission import Admission, Pace, PendingRequest, names_deadline, out_of_time, too_large, too_late
+from .batch import BatchStats, attempt, merge_stats, run_sequences
 from .description import readiness
 from .formats import Codec
 from .formats.json_text import ResponseTooLong, to_json
@@ -30,6 +30,9 @@ from .streaming.state import SessionSource
 _log = logging.getLogger(__name__)
 AcceptedRequest = Union[InferenceRequest, SessionRequest]
 """A decoded request that is within its bounds."""
+_UNTIMED_BYTES = 1 << 16
+"""Bytes of bodies that are decoded, in some milliseconds, without a look at the clock."""
+_TEXTS = (bytes, bytearray, str)
 DEFAULT_RESPONSE_TIMEOUT_MS = 120_000.0
 """The time of a host that names none: TorchServe's default `responseTimeout`."""
 
@@ -74,11 +77,13 @@ class Service:
     def _infer(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
         started = self.clock()
         self.wake()  # while the requests are decoded
-        accepted = [attempt(self._accept, request) for request in requests]
-        timely = self._in_time(requests, accepted, started)
+        accepted = self._decode(requests, started)
+        decoded = self.clock()
+        timely = self._in_time(requests, accepted, (decoded - started) * 1000)
         if self._session_service is not None:
             timely = without_successors(accepted, timely)
-        made, stats = self._run([one for one in timely if not isinstance(one, RequestError)])
+        pace = Pace(self.clock, decoded, started + self.admission.batch_ms / 1000)
+        made, stats = self._run([one for one in timely if not isinstance(one, RequestError)], pace)
         responded = iter(made)
         outcomes = [one if isinstance(one, RequestError) else next(responded) for one in timely]
         responses = [
@@ -117,6 +122,20 @@ class Service:
             self.model, self.codec, self.sessions, state_id, settings.fields, self.clock, encode, settings.client_header
         )
 
+    def _decode(self, requests: Sequence[RawRequest], started: float) -> list[AcceptedRequest | RequestError]:
+        """Decode the requests; those for which no time is left are refused unread."""
+        sizes = list(map(_body_bytes, requests))
+        if len(requests) == 1 or sum(sizes) < _UNTIMED_BYTES:  # as in most batches
+            return [attempt(self._accept, request) for request in requests]
+        pace = Pace(self.clock, started, started + self.admission.decoding_ms / 1000)
+        accepted: dict[int, AcceptedRequest | RequestError] = {}
+        order = list(range(len(requests)))
+        if self._session_service is None:  # of a session, no request may be left out before another
+            order.sort(key=sizes.__getitem__)  # small requests do not wait for large ones
+        for index in order:
+            accepted[index] = attempt(self._accept, requests[index]) if pace.allows_another() else out_of_time()
+        return [accepted[index] for index in range(len(requests))]
+
     def _accept(self, request: RawRequest) -> AcceptedRequest:
         """Decode a request, and refuse one whose response or computation would be too large.
 
@@ -140,10 +159,10 @@ class Service:
         return decoded
 
     def _in_time(
-        self, requests: Sequence[RawRequest], accepted: Sequence[AcceptedRequest | RequestError], started: float
+        self, requests: Sequence[RawRequest], accepted: Sequence[AcceptedRequest | RequestError], elapsed_ms: float
     ) -> list[AcceptedRequest | RequestError]:
         """Replace the requests that would be answered after their deadline by their refusals."""
-        elapsed_ms, unix_ms = (self.clock() - started) * 1000, self.unix_clock() * 1000
+        unix_ms = self.unix_clock() * 1000
         timely = list(accepted)
         if self._has_time(requests, accepted, elapsed_ms):
             return timely
@@ -170,14 +189,38 @@ class Service:
             return False
         return self.admission.have_time(asked, elapsed_ms)
 
-    def _run(self, accepted: Sequence[InferenceRequest | SessionRequest]) -> tuple[Sequence[Outcome], BatchStats]:
+    def _run(
+        self, accepted: Sequence[InferenceRequest | SessionRequest], pace: Pace
+    ) -> tuple[Sequence[Outcome], BatchStats]:
+        first_piece = self.admission.first_piece
         if self._session_service is not None:
             of_sessions = [request for request in accepted if isinstance(request, SessionRequest)]
-            outcome = attempt(self._session_service.handle, of_sessions)
+            outcome = attempt(self._session_service.handle, of_sessions, pace, first_piece)
             return ([outcome] * len(of_sessions), BatchStats()) if isinstance(outcome, RequestError) else outcome
         requests = [request for request in accepted if isinstance(request, InferenceRequest)]
+        if first_piece([request.sequences for request in requests]) == len(requests):  # as in most batches
+            return self._run_piece(requests, pace)
+        return self._run_pieces(requests, pace)
+
+    def _run_pieces(self, requests: Sequence[InferenceRequest], pace: Pace) -> tuple[list[Outcome], BatchStats]:
+        """Run requests in pieces, the shortest first, as many as there is time for."""
+        timesteps = [sum(one.length for one in request.sequences) for request in requests]
+        left = sorted(range(len(requests)), key=timesteps.__getitem__)
+        outcomes: dict[int, Outcome] = {}
+        parts: list[BatchStats] = []
+        while left and (not parts or pace.allows_another()):
+            size = self.admission.first_piece([requests[index].sequences for index in left])
+            piece, left = left[:size], left[size:]
+            made, stats = self._run_piece([requests[index] for index in piece], pace)
+            outcomes.update(zip(piece, made))
+            parts.append(stats)
+        outcomes.update((index, out_of_time()) for index in left)
+        return [outcomes[index] for index in range(len(requests))], merge_stats(parts)
+
+    def _run_piece(self, requests: Sequence[InferenceRequest], pace: Pace) -> tuple[list[Outcome], BatchStats]:
+        """Run and encode requests together."""
         sequences = [sequence for request in requests for sequence in request.sequences]
-        outputs, stats = run_sequences(self.model, sequences, self.clock)
+        outputs, stats = run_sequences(self.model, sequences, self.clock, pace)
         if self.observe is not None:
             for sequence, result in zip(sequences, outputs):
                 if not isinstance(result, RequestError):
@@ -215,6 +258,11 @@ class Service:
 
 def _inference(accepted: AcceptedRequest) -> InferenceRequest:
     return accepted.request if isinstance(accepted, SessionRequest) else accepted
+
+
+def _body_bytes(request: RawRequest) -> int:
+    """Return the bytes of a body; one that the host has parsed may have any number."""
+    return sum([len(value) if isinstance(value, _TEXTS) else _UNTIMED_BYTES for value in request.row.values()])
 
 
 def _by_request(

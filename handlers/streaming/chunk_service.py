@@ -19,6 +19,7 @@ from ...bucketing.execute_chunks import ResumedState
 from ...sessions.decision import ChunkRequest, Reject, Replay, StartSession, decide
 from ...sessions.session import Reply, Session, check_id, make_id
 from ...sessions.settings import SessionFields
+from ..admission import Pace, out_of_time
 from ..batch import BatchStats, attempt, infer, merge_stats, run_with_isolation
 from ..formats import Codec
 from ..formats.binary_tensors import to_bytes
@@ -143,8 +144,17 @@ class SessionService:
             raise refusal
         return decoded
 
-    def handle(self, requests: Sequence[SessionRequest]) -> tuple[list[Outcome], BatchStats]:
-        """Return a response for each request, in order."""
+    def handle(
+        self,
+        requests: Sequence[SessionRequest],
+        pace: Pace,
+        first_piece: Callable[[Sequence[Sequence[SequenceInput]]], int],
+    ) -> tuple[list[Outcome], BatchStats]:
+        """Return a response for each request, in order.
+
+        `first_piece` returns how many of the requests with these sequences may run together, and `pace` after each
+        round whether there is time for another.
+        """
         outcomes: dict[int, Outcome] = {}
         stats: list[BatchStats] = []
         attempts: Counter[int] = Counter()
@@ -152,8 +162,15 @@ class SessionService:
         unavailable: RequestError | None = None
         pending = _in_turn(requests)
         while pending:
+            if stats and not pace.allows_another():
+                outcomes.update((index, out_of_time()) for index in pending)
+                break
             current, rest = _first_of_each_session(pending, requests)
-            results, round_stats = self._run_round([requests[index] for index in current])
+            size = first_piece([requests[index].request.sequences for index in current])
+            if size < len(current):
+                current = sorted(current, key=lambda index: requests[index].length)[:size]
+                rest = [index for index in pending if index not in current]
+            results, round_stats = self._run_round([requests[index] for index in current], pace)
             stats.append(round_stats)
             conflicts = []
             for index, result in zip(current, results):
@@ -191,7 +208,9 @@ class SessionService:
         except ValueError as error:
             raise invalid_session_id(error, self.names.id) from None
 
-    def _run_round(self, requests: Sequence[SessionRequest]) -> tuple[list[Outcome | RevisionConflict], BatchStats]:
+    def _run_round(
+        self, requests: Sequence[SessionRequest], pace: Pace
+    ) -> tuple[list[Outcome | RevisionConflict], BatchStats]:
         outcomes: list[Outcome | RevisionConflict | None] = [None] * len(requests)
         to_run: list[tuple[int, LoadedSession]] = []
         for index, loaded in enumerate(self._load(requests)):
@@ -200,7 +219,7 @@ class SessionService:
                 to_run.append((index, decided))
             else:
                 outcomes[index] = decided
-        results, stats = self._run([(requests[index], loaded) for index, loaded in to_run])
+        results, stats = self._run([(requests[index], loaded) for index, loaded in to_run], pace)
         to_save: list[tuple[int, RawResponse, SessionUpdate]] = []
         for (index, loaded), result in zip(to_run, results):
             responded = self._respond(requests[index], loaded, result)
@@ -237,11 +256,12 @@ class SessionService:
         return LoadedSession(None, loaded.revision) if isinstance(decision, StartSession) else loaded
 
     def _run(
-        self, requests: Sequence[tuple[SessionRequest, LoadedSession]]
+        self, requests: Sequence[tuple[SessionRequest, LoadedSession]], pace: Pace
     ) -> tuple[list[ChunkOutput | RequestError | None], BatchStats]:
         """Run the chunk of each request; None for a request that only ends its session."""
         chunks = [_chunk_input(one, loaded) for one, loaded in requests if one.request.sequences]
-        outputs, stats = run_with_isolation(chunks, [chunk.sequence.length for chunk in chunks], self._run_chunks)
+        lengths = [chunk.sequence.length for chunk in chunks]
+        outputs, stats = run_with_isolation(chunks, lengths, self._run_chunks, pace)
         results = iter(outputs)
         return [next(results) if one.request.sequences else None for one, _ in requests], stats
 

@@ -74,7 +74,7 @@ def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
     service = make_service(report=reported.append, clock=map(float, count()).__next__)
 
     service.handle([RawRequest({}, {"describe": "True"})])  # from TorchServe, not from a client: it is not counted
-    ask(service, [1, 2], b"{", {"instances": [[1], [2, 3, 4]]}, [1] * 9, b"[")
+    ask(service, b"[1, 2]", b"{", b'{"instances": [[1], [2, 3, 4]]}', b"[1, 1, 1, 1, 1, 1, 1, 1, 1]", b"[")
 
     (counts,) = reported
     assert (counts.requests, counts.sequences, counts.stats.lengths) == (5, 3, (2, 1, 3))
