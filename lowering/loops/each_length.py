@@ -162,15 +162,15 @@ class LoopCalls:
         """Return numbers of timesteps at which the code may branch, the likeliest first.
 
         It may count its steps by `len(outputs)`, which no trace sees, and compare them with what it computes: its
-        numbers, products of two, multiples of one, and sums of two.
+        numbers, multiples of one, products and sums of two.
         """
         numbers = sorted(number for number in self._numbers() if number <= longest)
         for number in numbers:
             yield from (number, number + 1)
-        pairs = [*combinations_with_replacement(numbers[:_MOST_PAIRED], 2)]
-        yield from (a * b for a, b in pairs)
         rare = (number for number in numbers if longest // number <= _MOST_MULTIPLES)
         yield from chain.from_iterable(range(number, longest + 1, number) for number in rare)
+        pairs = [*combinations_with_replacement(numbers[:_MOST_PAIRED], 2)]
+        yield from (a * b for a, b in pairs)
         yield from (a + b for a, b in pairs)
 
     def _numbers(self) -> set[int]:
