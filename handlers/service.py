@@ -124,14 +124,15 @@ class Service:
 
     def _decode(self, requests: Sequence[RawRequest], started: float) -> list[AcceptedRequest | RequestError]:
         """Decode the requests; those for which no time is left are refused unread."""
-        sizes = list(map(_body_bytes, requests))
-        if len(requests) == 1 or sum(sizes) < _UNTIMED_BYTES:  # as in most batches
+        if len(requests) == 1 or _body_bytes(requests) < _UNTIMED_BYTES:  # as in most batches
             return [attempt(self._accept, request) for request in requests]
         pace = Pace(self.clock, started, started + self.admission.decoding_ms / 1000)
         accepted: dict[int, AcceptedRequest | RequestError] = {}
         order = list(range(len(requests)))
         if self._session_service is None:  # of a session, no request may be left out before another
-            order.sort(key=sizes.__getitem__)  # small requests do not wait for large ones
+            order.sort(
+                key=lambda index: _body_bytes(requests[index : index + 1])
+            )  # small requests do not wait for large ones
         for index in order:
             accepted[index] = attempt(self._accept, requests[index]) if pace.allows_another() else out_of_time()
         return [accepted[index] for index in range(len(requests))]
@@ -198,7 +199,9 @@ class Service:
             outcome = attempt(self._session_service.handle, of_sessions, pace, first_piece)
             return ([outcome] * len(of_sessions), BatchStats()) if isinstance(outcome, RequestError) else outcome
         requests = [request for request in accepted if isinstance(request, InferenceRequest)]
-        if first_piece([request.sequences for request in requests]) == len(requests):  # as in most batches
+        if len(requests) <= 1 or first_piece([one.sequences for one in requests]) == len(
+            requests
+        ):  # as in most batches
             return self._run_piece(requests, pace)
         return self._run_pieces(requests, pace)
 
@@ -260,9 +263,15 @@ def _inference(accepted: AcceptedRequest) -> InferenceRequest:
     return accepted.request if isinstance(accepted, SessionRequest) else accepted
 
 
-def _body_bytes(request: RawRequest) -> int:
-    """Return the bytes of a body; one that the host has parsed may have any number."""
-    return sum([len(value) if isinstance(value, _TEXTS) else _UNTIMED_BYTES for value in request.row.values()])
+def _body_bytes(requests: Sequence[RawRequest]) -> int:
+    """Return the bytes of bodies; one that the host has parsed may have any number."""
+    return sum(
+        [
+            len(value) if isinstance(value, _TEXTS) else _UNTIMED_BYTES
+            for request in requests
+            for value in request.row.values()
+        ]
+    )
 
 
 def _by_request(
