@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import sys
@@ -321,6 +322,8 @@ def _leaf_maker(kind: str, value: Any) -> MakeArgument:
         return lambda tensors, lengths: pack_padded_sequence(tensors[index], torch.tensor(lengths), batch_first)
     if kind == "lengths":
         return _LENGTHS[value]
+    if isinstance(value, (list, dict)):
+        return lambda tensors, lengths: copy.deepcopy(value)  # a request may change its own
     return lambda tensors, lengths: value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import sys
@@ -49,7 +50,7 @@ def bind_arguments(
         pairs = zip(config.input_specs, tensors, strict=True)
         time = next(tensor.shape[spec.time_dim] for spec, tensor in pairs if spec.time_dim is not None)
         named[config.mask.name] = make_mask(config.mask, lengths, time)
-    return nested_arguments({**named, **config.model.forward})
+    return nested_arguments({**named, **copy.deepcopy(config.model.forward)})  # a call may change its own
 
 
 def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:

@@ -95,6 +95,24 @@ def test_arguments_are_made_of_a_request_and_its_length() -> None:
     assert made["mask"].tolist() == [[[False] * 4]]
 
 
+def test_a_constant_that_a_request_changes_is_as_before_for_the_next_one() -> None:
+    arguments: dict[str, dict[str, Any]] = {
+        "history": {"constant": []},
+        "batch": {"fields": {"options": {"constant": {"gain": 1, "sizes": [2]}}}},
+    }
+    makers = argument_makers(described(arguments))
+
+    def made() -> tuple[Any, Any]:
+        return makers["history"]([], [4]), makers["batch"]([], [4]).options
+
+    history, options = made()
+    history.append(1)
+    options["sizes"].append(3)
+    options["gain"] = 5
+
+    assert made() == ([], {"gain": 1, "sizes": [2]})
+
+
 @pytest.mark.parametrize(
     ("returned", "places"),
     [

@@ -13,6 +13,7 @@ from torchserve_neuron_lstm.config.forward import MaskConfig
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.exporter.arguments import mask_of_lengths
+from torchserve_neuron_lstm.lowering.exporter.export import bind_arguments
 
 LENGTHS = [16, 1, 9]
 
@@ -279,3 +280,11 @@ def test_a_mask_has_the_layout_and_the_type_of_the_configuration() -> None:
     made = mask_of_lengths(MaskConfig(name="m", dtype="float32", shape=("time", 1, "batch")), lengths, 3)
 
     assert made.tolist() == [[[1.0, 1.0]], [[1.0, 0.0]], [[0.0, 0.0]]]
+
+
+def test_a_call_that_changes_a_constant_leaves_the_configuration_as_it_is() -> None:
+    config = one_input("[batch, time]", "model: {forward: {history: []}}")
+    for _ in range(2):
+        arguments = bind_arguments(config, [torch.zeros(1, 4)], torch.tensor([4]))
+        assert arguments["history"] == []
+        arguments["history"].append(1)
