@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .state_places import HolderPlace, TensorPlace, TypePlace, version_of
-from .state_walk import HELD, OF_MODULES, StateWalk
+from .state_walk import OF_MODULES, StateWalk, held_by
 
 
 class KeptState:
@@ -58,8 +58,8 @@ class KeptState:
         holders = [place.holder for place in walk.places if isinstance(place, HolderPlace)]
         self._empty, self._filled = [held for held in holders if not held], [held for held in holders if held]
         of_torch = [held for held in self._filled if isinstance(held, dict) and held.keys() >= OF_MODULES]
-        # The attributes of a module of torch are read at once, without those that each has.
-        names = [(HELD[0], *(name for name in held if name not in OF_MODULES)) for held in of_torch]
+        # The attributes of a module of torch are read at once, without those that no call uses.
+        names = [(*held_by(held), *(name for name in held if name not in OF_MODULES)) for held in of_torch]
         self._modules = [(itemgetter(*own), held) for own, held in zip(names, of_torch)]
         self._classes = [held for held in self._filled if isinstance(held, MappingProxyType)]
         others = {id(held) for held in (*of_torch, *self._classes)}
@@ -75,7 +75,7 @@ class KeptState:
         self._objects = self._all_objects()
 
     def _all_objects(self) -> list[Any]:
-        """Return the objects that are held, and the keys of dicts; of a module of torch, without what each has."""
+        """Return the objects that are held, and the keys of dicts; of a module of torch, what its calls use."""
         objects: list[Any] = []
         add = objects.extend
         for held in self._iterated:

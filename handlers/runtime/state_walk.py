@@ -40,8 +40,10 @@ from .state_places import (
 
 OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 """Attributes that each module of torch has: hooks, and the mappings that are visited by themselves."""
-HELD = ("_parameters", "_buffers", "_modules")
-"""Attributes of a module of torch that hold what is set as others."""
+_HELD = ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")
+"""Attributes of a module of torch that hold what is set as others, and its hooks."""
+_OF_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+"""Attributes that say how the hooks are called."""
 _WITH_ATTRIBUTES = (torch.nn.Module, ModuleType, type, FunctionType, staticmethod, classmethod, MethodType)
 """Kinds of objects whose attributes are noted as those of their kind, or belong to others."""
 _OF_PYTHON = (
@@ -138,7 +140,7 @@ class StateWalk:
     def _torch_module(self, name: str, module: torch.nn.Module) -> Iterable[_Named]:
         self.places.append(MappingPlace(name, vars(module)))
         yield from [(f"{name}.{own}", value) for own, value in vars(module).items() if own not in OF_MODULES]
-        for held in (*HELD, "_forward_hooks", "_forward_pre_hooks"):
+        for held in held_by(vars(module)):
             yield from self._mapping(name, vars(module)[held])
 
     def _file(self, name: str, module: ModuleType) -> Iterable[_Named]:
@@ -220,6 +222,12 @@ class StateWalk:
         (_lru_cache_wrapper, _cache),
     )
     """Functions that note an object, by its kind; the first kind that fits counts."""
+
+
+def held_by(attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the attributes of a module of torch that are dicts with what its calls use."""
+    has_hooks = attributes["_forward_hooks"] or attributes["_forward_pre_hooks"]
+    return (*_HELD, *(name for name in _OF_HOOKS if has_hooks and name in attributes))
 
 
 def _can_change(value: Any, known: set[int], *, is_set: bool) -> bool:

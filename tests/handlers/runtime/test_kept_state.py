@@ -1,3 +1,4 @@
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,14 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "weak set": (lambda m: m.weak.add(m), lambda m: len(m.weak)),
     "options": (lambda m: setattr(m.file.OPTIONS, "scale", 2), lambda m: m.file.OPTIONS),
     "hook": (lambda m: m.layer.register_forward_hook(print), lambda m: [*m.layer._forward_hooks.values()]),
+    "hooks replaced": (lambda m: setattr(m.hooked, "_forward_hooks", OrderedDict()), lambda m: m.hooked(m.seen)),
+    "hooks before a call replaced": (
+        lambda m: setattr(m.layer, "_forward_pre_hooks", OrderedDict({0: lambda _, given: (2 + given[0],)})),
+        lambda m: m.layer(m.seen),
+    ),
+    "hook with named arguments": (lambda m: m.hook.remove(), lambda m: m.hooked(m.seen)),
+    "buffers replaced": (lambda m: vars(m).update(_buffers={"seen": torch.ones(2)}), lambda m: m.seen.tolist()),
+    "parts replaced": (lambda m: setattr(m.both, "_modules", {}), lambda m: len(m.both)),
     "object of a method": (lambda m: m.add(), lambda m: m.add.__self__.value),
     "object of a built-in method": (lambda m: m.put(a=1), lambda m: m.put.__self__),
     "argument of a partial call": (lambda m: m.partial(), lambda m: m.partial.args),
