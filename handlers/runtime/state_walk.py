@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from argparse import Namespace
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -50,6 +51,8 @@ _OF_PYTHON = (
     *(SimpleNamespace, Namespace, UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary, WeakSet),
 )
 """Kinds of Python's own objects with attributes."""
+_MADE_BY_PYTHON = 1 << 9
+"""The flag of types that a statement or a call has made, as `__flags__` have it."""
 _VALUES = (str, int, float, bool, complex, bytes, type(None))
 _UNCOUNTED = ("running_mean", "running_var")
 """Names of buffers into which kernels write without counting it."""
@@ -81,7 +84,7 @@ class StateWalk:
 
     def _note(self, name: str, value: Any) -> Iterable[_Named]:
         """Note one object; returns those that it refers to, with their names."""
-        is_own = type(value).__module__ in self._own
+        is_own = self._is_own(type(value))
         found: list[_Named] = []
         note = next((note for kind, note in self._NOTES if isinstance(value, kind)), None)
         if note is not None:
@@ -95,7 +98,13 @@ class StateWalk:
             found += self._mapping(name, getattr(value, "__dict__", {}))
         if is_own:
             found += [*self._class_and_slots(name, value)]
+        elif isinstance(value, (torch.nn.Module, *_OF_PYTHON)):
+            self.places.append(TypePlace(name, value))
         return found
+
+    def _is_own(self, made: Any) -> bool:
+        """Whether a class or a cache is of the user's files: it is named after one, or only a call has made it."""
+        return made.__module__ in self._own or _is_made_by_call(made)
 
     def _attributes(self, name: str, value: Any) -> Iterable[_Named]:
         """Note what is set on a tensor, or on an object of a class that the user derived from `list` or `dict`."""
@@ -172,7 +181,7 @@ class StateWalk:
         return self._constant(name, items)
 
     def _class(self, name: str, cls: type) -> Iterable[_Named]:
-        if cls.__module__ not in self._own:
+        if not self._is_own(cls):
             return ()
         self.places.append(ClassPlace(name, cls))
         return [*self._entries(name, vars(cls)), *((base.__name__, base) for base in cls.__bases__)]
@@ -222,6 +231,16 @@ class StateWalk:
         (_lru_cache_wrapper, _cache),
     )
     """Functions that note an object, by its kind; the first kind that fits counts."""
+
+
+def _is_made_by_call(made: Any) -> bool:
+    """Whether the module that a class or a cache is named after does not hold it, as with parametrized layers."""
+    if isinstance(made, type) and not made.__flags__ & _MADE_BY_PYTHON:
+        return False
+    held: Any = sys.modules.get(made.__module__)
+    for name in getattr(made, "__qualname__", "").split("."):
+        held = getattr(held, name, None)
+    return held is not made
 
 
 def held_by(attributes: Mapping[str, Any]) -> tuple[str, ...]:

@@ -163,6 +163,7 @@ class Model(nn.Module):
         self.file: Any = file
         self.layer = nn.Linear(2, 2)
         self.both, self.hooked = nn.Sequential(nn.Identity(), nn.Tanh()), nn.Identity()
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
         self.hook = self.hooked.register_forward_hook(lambda *given: given[-1] + len(given), with_kwargs=True)
         self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
         self.register_buffer("seen", torch.zeros(2))

@@ -7,6 +7,8 @@ import pytest
 import torch
 from changing_model import Model, user_file
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
 from torchserve_neuron_lstm.handlers.runtime.kept_state import KeptState
 
@@ -97,6 +99,16 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "hook with named arguments": (lambda m: m.hook.remove(), lambda m: m.hooked(m.seen)),
     "buffers replaced": (lambda m: vars(m).update(_buffers={"seen": torch.ones(2)}), lambda m: m.seen.tolist()),
     "parts replaced": (lambda m: setattr(m.both, "_modules", {}), lambda m: len(m.both)),
+    "class of a layer": (lambda m: setattr(m.both[1], "__class__", nn.ReLU), lambda m: m.both(m.seen - 1)),
+    "parametrization": (lambda m: weight_norm(m.layer), lambda m: m.layer(m.seen + 1)),
+    "second parametrization": (
+        lambda m: register_parametrization(m.normed, "bias", nn.Tanh()),
+        lambda m: (m.normed(m.seen), sorted(vars(type(m.normed)))),
+    ),
+    "removed parametrization": (
+        lambda m: remove_parametrizations(m.normed, "weight"),
+        lambda m: (m.normed(m.seen + 1), sorted(vars(type(m.normed)))),
+    ),
     "object of a method": (lambda m: m.add(), lambda m: m.add.__self__.value),
     "object of a built-in method": (lambda m: m.put(a=1), lambda m: m.put.__self__),
     "argument of a partial call": (lambda m: m.partial(), lambda m: m.partial.args),
