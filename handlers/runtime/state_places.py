@@ -31,6 +31,23 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8) if flat.numel() else flat
 
 
+def put_elements(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Write values of the same shape into a tensor; an element that `expand` repeats is written once."""
+    once = _once(tensor)
+    _picked(tensor, once).copy_(_picked(values, once))
+
+
+def _once(tensor: torch.Tensor) -> Any:
+    """Return the index of the elements that `expand` does not repeat; None: it repeats none."""
+    if tensor.layout is not torch.strided or 0 not in tensor.stride():
+        return None
+    return tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
+
+
+def _picked(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    return tensor if index is None else tensor[index]
+
+
 class Place:
     """A place in which a request can leave state: `look` returns what is compared, `put` puts back what was noted."""
 
@@ -63,8 +80,11 @@ class TensorPlace(Place):
         is_small = tensor.numel() <= _LARGEST_TENSOR and tensor.device.type == "cpu" and not tensor.is_quantized
         is_compared = self.is_plain and is_small and type(tensor) is torch.Tensor
         self.counted = not (tensor.is_inference() or uncounted or is_compared)
-        self.original = tensor.detach().clone() if original is None else original
-        self._memory = tensor.detach()
+        self._memory, self._once = tensor.detach(), _once(tensor)
+        before = self._memory if original is None else original
+        once = _picked(before, self._once)
+        once = once.clone() if original is None else once
+        self.original = once if self._once is None else once.expand(before.shape)
         super().__init__(name, self._look_at, self._put_elements)
 
     def _look_at(self) -> tuple[int, int]:
@@ -75,11 +95,14 @@ class TensorPlace(Place):
         with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
             if self.is_plain:
                 self.tensor.data = self._memory  # its own memory and shape, if another one's was set
-            self.tensor.copy_(self.original)
+            put_elements(self.tensor, self.original)
 
     def differs(self) -> bool:
         """Whether an element is not what it was."""
-        return not (self.tensor.is_quantized or _equal(self.tensor.detach(), self.original))
+        now, before = self.tensor.detach(), self.original
+        if now.is_quantized:
+            return False
+        return now.shape != before.shape or not _equal(_picked(now, self._once), _picked(before, self._once))
 
 
 class TypePlace(Place):

@@ -122,8 +122,6 @@ class StateWalk:
 
     def _tensor(self, name: str, tensor: torch.Tensor) -> Iterable[_Named]:
         is_strided = tensor.layout is torch.strided
-        if is_strided and any(stride == 0 < size - 1 for stride, size in zip(tensor.stride(), tensor.shape)):
-            return ()  # a view of fewer elements: nothing can be written into it
         if tensor.is_inference() and not is_strided:
             return ()
         original, uncounted = self._originals.get(id(tensor)), is_strided and name.endswith(_UNCOUNTED)

@@ -157,6 +157,7 @@ def user_file() -> ModuleType:
 
 class Model(nn.Module):
     seen: torch.Tensor
+    rows: torch.Tensor
 
     def __init__(self, file: ModuleType) -> None:
         super().__init__()
@@ -192,7 +193,8 @@ class Model(nn.Module):
         self.frozen_object = file.Frozen(1)
         self.weak: WeakSet[Any] = WeakSet()
         self.system = random.SystemRandom()  # has no state
-        self.expanded = torch.zeros(2, 1).expand(2, 3)
+        self.expanded, self.repeated = torch.zeros(2, 1).expand(2, 3), torch.zeros(1, 3).expand(1 << 20, 3)
+        self.register_buffer("rows", torch.zeros(1, 3).expand(4, 3))
         self.script = torch.jit.script(Counting())
         self.large = torch.zeros(40_000)
         self.floats = np.zeros(4, np.float32)
