@@ -23,6 +23,7 @@ from ...config.json_codec import REPACKAGE
 from ...config.own_model import MaskForm, OwnModel
 from .constructor_arguments import as_argument
 from .kept_state import KeptState
+from .state_places import put_elements
 from .user_code import end_error, imported_anew, is_interrupt, modules_of, user_modules
 
 Tensors = tuple[torch.Tensor, ...]
@@ -214,10 +215,9 @@ def _model_of(
         saved = model.state_dict()
         if saved:
             model.load_state_dict({name: weights[name] for name in saved})
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                if name not in saved and name in weights:
-                    buffer.copy_(weights[name])
+        for name, buffer in model.named_buffers():
+            if name not in saved and name in weights:
+                put_elements(buffer, weights[name])
     except Exception as error:
         raise RuntimeError(
             f"the model {description.name} of {description.file} cannot be made here "

@@ -34,7 +34,8 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 def put_elements(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Write values of the same shape into a tensor; an element that `expand` repeats is written once."""
     once = _once(tensor)
-    _picked(tensor, once).copy_(_picked(values, once))
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        _picked(tensor, once).copy_(_picked(values, once))
 
 
 def _once(tensor: torch.Tensor) -> Any:
@@ -92,10 +93,10 @@ class TensorPlace(Place):
         return changes, self.tensor.data_ptr() if self.is_plain else 0
 
     def _put_elements(self) -> None:
-        with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
-            if self.is_plain:
+        if self.is_plain:
+            with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
                 self.tensor.data = self._memory  # its own memory and shape, if another one's was set
-            put_elements(self.tensor, self.original)
+        put_elements(self.tensor, self.original)
 
     def differs(self) -> bool:
         """Whether an element is not what it was."""

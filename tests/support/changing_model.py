@@ -177,8 +177,7 @@ class Model(nn.Module):
         self.counter = file.Counter()
         self.slotted = file.Slotted()
         self.slotted.most = [1.0]
-        self.generator = torch.Generator().manual_seed(1)
-        self.python = random.Random(1)
+        self.generator, self.python = torch.Generator().manual_seed(1), random.Random(1)
         self.add = file.Counter().add  # a method, whose object is held by nothing else
         self.put: Any = {}.update
         self.partial = partial(file.defaulted, 1, [])

@@ -29,6 +29,9 @@ class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.register_buffer("rows", torch.zeros(1, 1).expand(3, 1), persistent=False)
+        with torch.inference_mode():
+            self.register_buffer("constant", torch.zeros(1), persistent=False)
         self.frozen = Frozen(total=0)
 
     def forward(self, x):
@@ -61,7 +64,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
         (tmp_path / "own_model.py").write_text(MODEL.format(body=body))
         model = replace(described({"x": {"input": 0}}), file="own_model.py", module="own_model", imports_late=True)
         inputs = (TensorSpec("x", "float32", ("batch", "time")),)
-        weights = {"weight": torch.ones(1)}
+        weights = {"weight": torch.ones(1), "rows": torch.full((3, 1), 2.0), "constant": torch.full((1,), 3.0)}
         return load_own_model(model, inputs, tmp_path, weights, partial(working_directory, tmp_path))
 
     yield loaded
@@ -129,3 +132,9 @@ def test_a_model_that_cannot_be_made_anew_gives_no_wrong_answer(load: Load, tmp_
     file.write_text(text)
 
     assert answers(program, 1, 10, 1) == [2, 12, 2]
+
+
+def test_buffers_that_cannot_be_written_at_once_get_their_values(load: Load) -> None:
+    program = load("total = self.rows.sum() + self.constant; self.rows[1] += rare")
+
+    assert answers(program, 1, 10, 1) == [11, 20, 11]
