@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import _lru_cache_wrapper, partial, partialmethod
+from functools import _lru_cache_wrapper, cached_property, partial, partialmethod, singledispatchmethod
 from itertools import chain
 from types import (
     BuiltinMethodType,
@@ -49,6 +49,7 @@ _WITH_ATTRIBUTES = (torch.nn.Module, ModuleType, type, FunctionType, staticmetho
 """Kinds of objects whose attributes are noted as those of their kind, or belong to others."""
 _OF_PYTHON = (
     *(SimpleNamespace, Namespace, UserDict, UserList, ChainMap, WeakKeyDictionary, WeakValueDictionary, WeakSet),
+    *(cached_property, singledispatchmethod),
 )
 """Kinds of Python's own objects with attributes."""
 _MADE_BY_PYTHON = 1 << 9
@@ -192,12 +193,13 @@ class StateWalk:
 
     def _cache(self, name: str, function: Any) -> Iterable[_Named]:
         """Note a function of the user's with a cache, which is emptied after a request that filled it."""
-        if function.__module__ in self._own:
+        if self._is_own(function):
             self.places.append(Place(name, lambda: function.cache_info()[1::2], function.cache_clear))
         return [(name, function.__wrapped__)]
 
     def _function(self, name: str, function: FunctionType) -> Iterable[_Named]:
-        if function.__module__ not in self._own:
+        # `functools.wraps` sets the name of another module.
+        if self._own.isdisjoint((function.__module__, function.__globals__.get("__name__"))):
             return
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         yield from [(f"a default value of {name}", default) for default in defaults]

@@ -51,6 +51,10 @@ class Number(float):
     def seen(self, seen=[]):
         return seen
 
+    @functools.cached_property
+    def kept(self, kept=[]):
+        return kept
+
 
 class Layer(nn.Module):
     __slots__ = ("most",)
@@ -146,6 +150,23 @@ class Seeded(random.Random):
 
 
 add = counter()
+
+
+def memoized(function):
+    results = {}
+
+    @functools.wraps(function)
+    def memo(*args):
+        if args not in results:
+            results[args] = function(*args)
+        return results[args]
+
+    return memo
+
+
+zeros = memoized(torch.zeros)
+cached_zeros = functools.lru_cache(None)(torch.zeros)
+cached_number = functools.lru_cache(None)(functools.partial(len, "a"))
 """
 
 

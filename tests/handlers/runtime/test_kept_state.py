@@ -77,6 +77,7 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "slot of a module": (lambda m: setattr(m.part, "most", 3), lambda m: hasattr(m.part, "most")),
     "attribute of a number": (lambda m: setattr(m.number, "most", 3), lambda m: vars(m.number)),
     "default value of a property": (lambda m: m.number.seen.append(1), lambda m: m.number.seen),
+    "default value of a cached property": (lambda m: m.number.kept.append(1), lambda m: m.number.kept),
     "global with underscores": (lambda m: vars(m.file)["__seen"].append(1), lambda m: vars(m.file)["__seen"]),
     "object as a key": (lambda m: next(iter(m.keys)).add(), lambda m: [one.value for one in m.keys]),
     "list behind a proxy": (lambda m: m.proxy["a"].append(2), lambda m: m.proxy["a"]),
@@ -127,6 +128,12 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "attribute of a function": (lambda m: setattr(m.file.defaulted, "n", 1), lambda m: vars(m.file.defaulted)),
     "attribute of a method": (lambda m: setattr(m.file.Counter.add, "n", 1), lambda m: vars(m.file.Counter.add)),
     "attribute of a cache": (lambda m: setattr(m.file.cached, "n", 1), lambda m: vars(m.file.cached).keys()),
+    "results around a wrapped function": (
+        lambda m: m.file.zeros(2).add_(1),
+        lambda m: m.file.zeros.__closure__[1].cell_contents,
+    ),
+    "cache of torch's function": (lambda m: m.file.cached_zeros(2).add_(1), lambda m: m.file.cached_zeros(2).tolist()),
+    "cache of a partial call": (lambda m: m.file.cached_number(), lambda m: m.file.cached_number.cache_info()),
     "variable of an enclosing function": (lambda m: m.file.add(), lambda m: m.file.add.__closure__[0].cell_contents),
     "special attribute of a class": (
         lambda m: setattr(m.file.Counter, "__n__", 1),
