@@ -50,11 +50,14 @@ class KeptState:
         self._counted, self._compared = ([p for p in tensors if p.counted is counted] for counted in (True, False))
         self._tensors = [place.tensor for place in self._counted]
         self._plain = [place.tensor for place in tensors if place.is_plain]
-        self._now, self._before = [p.tensor for p in self._compared], [p.original for p in self._compared]
+        at_once = [place for place in self._compared if place.bits]
+        bits = [place.bits for place in at_once if place.bits]
+        self._now, self._before = [now for now, _ in bits], [before for _, before in bits]
+        self._aliased, self._memory = [place.tensor for place in at_once], [place.memory for place in at_once]
         classes = [place for place in walk.places if isinstance(place, TypePlace)]
         self._typed, self._types = [place.value for place in classes], [place.own for place in classes]
-        at_once = (TensorPlace, TypePlace, HolderPlace)
-        self._others = [place for place in walk.places if not isinstance(place, at_once)]
+        others = [place for place in walk.places if not isinstance(place, (TensorPlace, TypePlace, HolderPlace))]
+        self._others = [*(place for place in self._compared if not place.bits), *others]
         holders = [place.holder for place in walk.places if isinstance(place, HolderPlace)]
         self._empty, self._filled = [held for held in holders if not held], [held for held in holders if held]
         of_torch = [held for held in self._filled if isinstance(held, dict) and held.keys() >= OF_MODULES]
@@ -62,8 +65,8 @@ class KeptState:
         names = [(*held_by(held), *(name for name in held if name not in OF_MODULES)) for held in of_torch]
         self._modules = [(itemgetter(*own), held) for own, held in zip(names, of_torch)]
         self._classes = [held for held in self._filled if isinstance(held, MappingProxyType)]
-        others = {id(held) for held in (*of_torch, *self._classes)}
-        self._iterated = [held for held in self._filled if id(held) not in others]
+        whole = {id(held) for held in (*of_torch, *self._classes)}
+        self._iterated = [held for held in self._filled if id(held) not in whole]
         self._dicts = [held for held in self._iterated if isinstance(held, dict)]
         self._note()
 
@@ -96,7 +99,8 @@ class KeptState:
                 or list(map(len, self._filled)) != self._sizes
                 or not all(map(is_, self._all_objects(), self._objects))
                 or not all(map(is_, map(type, self._typed), self._types))
-                or (not all(map(torch.equal, self._now, self._before)) and any(p.differs() for p in self._compared))
+                or not all(map(torch.Tensor.is_set_to, self._aliased, self._memory))
+                or not all(map(torch.equal, self._now, self._before))
                 or any(place.is_changed() for place in self._others)
             )
         except Exception:  # noqa: BLE001 - an attribute was replaced, or a tensor's dtype; or a user's object fails

@@ -49,6 +49,17 @@ def _picked(tensor: torch.Tensor, index: Any) -> torch.Tensor:
     return tensor if index is None else tensor[index]
 
 
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types of integers by their bytes."""
+
+
+def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of a tensor as integers: those of -0.0 and 0.0 differ, and those of NaN equal themselves."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.view(_INTEGERS[tensor.element_size()]) if tensor.is_floating_point() else tensor
+
+
 class Place:
     """A place in which a request can leave state: `look` returns what is compared, `put` puts back what was noted."""
 
@@ -79,23 +90,28 @@ class TensorPlace(Place):
         self.tensor = tensor
         self.is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
         is_small = tensor.numel() <= _LARGEST_TENSOR and tensor.device.type == "cpu" and not tensor.is_quantized
-        is_compared = self.is_plain and is_small and type(tensor) is torch.Tensor
+        is_lazy = tensor.is_conj() or tensor.is_neg()  # a view whose elements are not those in its memory
+        is_compared = self.is_plain and is_small and type(tensor) is torch.Tensor and not is_lazy
         self.counted = not (tensor.is_inference() or uncounted or is_compared)
-        self._memory, self._once = tensor.detach(), _once(tensor)
-        before = self._memory if original is None else original
+        self.memory, self._once = tensor.detach(), _once(tensor)
+        before = self.memory if original is None else original
         once = _picked(before, self._once)
         once = once.clone() if original is None else once
         self.original = once if self._once is None else once.expand(before.shape)
+        can_alias = not (self.counted or is_lazy or tensor.is_quantized or tensor.layout is not torch.strided)
+        self.bits = (_as_integers(self.memory), _as_integers(self.original)) if can_alias else None
+        """Views of a tensor that is compared: of its memory, and of what that held."""
         super().__init__(name, self._look_at, self._put_elements)
 
-    def _look_at(self) -> tuple[int, int]:
+    def _look_at(self) -> tuple[int, int, bool]:
         changes = version_of(self.tensor) if self.counted else int(self.differs())
-        return changes, self.tensor.data_ptr() if self.is_plain else 0
+        is_alike = not self.is_plain or self.tensor.is_set_to(self.memory)
+        return changes, self.tensor.data_ptr() if self.is_plain else 0, is_alike
 
     def _put_elements(self) -> None:
         if self.is_plain:
             with torch.inference_mode() if self.tensor.is_inference() else torch.no_grad():
-                self.tensor.data = self._memory  # its own memory and shape, if another one's was set
+                self.tensor.data = self.memory  # its own memory and shape, if another one's was set
         put_elements(self.tensor, self.original)
 
     def differs(self) -> bool:
@@ -184,7 +200,7 @@ def _copy(leaf: Any) -> Any:
 
 def _equal(one: Any, other: Any) -> bool:
     if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
-        return bool(one == other)
+        return repr(one) == repr(other) if isinstance(one, (float, complex)) else bool(one == other)  # -0.0 is not 0.0
     if one.layout is not torch.strided or other.layout is not torch.strided:
         return one.layout is other.layout
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits_of(one), bits_of(other))

@@ -190,6 +190,7 @@ class Model(nn.Module):
         self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
         self.register_buffer("seen", torch.zeros(2))
         self.plain = torch.zeros(3)
+        self.square = torch.arange(4.0).view(2, 2)
         self.attribute: Any = None
         self.items: list[Any] = [1]
         self.nested: dict[str, Any] = {"inner": {"list": deque([1, 2])}}
@@ -210,8 +211,7 @@ class Model(nn.Module):
         self.keys = {file.Counter(): 1}
         self.proxy = MappingProxyType({"a": [1]})
         self.numpy = np.random.RandomState(1)
-        self.frozen_object = file.Frozen(1)
-        self.weak: WeakSet[Any] = WeakSet()
+        self.frozen_object, self.weak = file.Frozen(1), WeakSet[Any]()
         self.system = random.SystemRandom()  # has no state
         self.expanded, self.repeated = torch.zeros(2, 1).expand(2, 3), torch.zeros(1, 3).expand(1 << 20, 3)
         self.register_buffer("rows", torch.zeros(1, 3).expand(4, 3))

@@ -62,6 +62,8 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "row of an expanded tensor": (lambda m: m.expanded[:, 0].add_(1), lambda m: m.expanded.tolist()),
     "row of a large expanded tensor": (lambda m: m.repeated[0].add_(1), lambda m: m.repeated.sum()),
     "element of an expanded buffer": (lambda m: m.rows[1].add_(1), lambda m: m.rows.tolist()),
+    "shape of a tensor": (lambda m: set_data(m.square, m.square.data.view(4)), lambda m: m.square),
+    "transposed tensor": (lambda m: set_data(m.square, m.square.data.T), lambda m: m.square),
     "resized tensor": (lambda m: m.plain.resize_(9), lambda m: m.plain.tolist()),
     "attribute of a layer": (lambda m: setattr(m.layer, "hidden", 1), lambda m: hasattr(m.layer, "hidden")),
     "training": (lambda m: m.layer.train(False), lambda m: m.layer.training),
@@ -251,6 +253,40 @@ def test_what_is_written_through_data_is_found_and_can_be_put_back_each_time() -
     assert model.state_dict()["weight"].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+def test_the_sign_of_a_zero_is_put_back(dtype: torch.dtype) -> None:
+    model: Any = nn.Module()
+    model.register_buffer("sign", torch.zeros(2, 3, dtype=dtype).T)
+    state = KeptState(model, [], {})
+
+    for _ in range(2):
+        torch.view_as_real(model.sign).neg_() if dtype.is_complex else model.sign.neg_()
+        state.restore()
+
+        assert not torch.signbit(model.sign.real).any()
+    assert [*state.changed] == ["self.sign"]
+
+
+class Negating(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sign: Any = torch.jit.Attribute(0.0, float)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sign = -self.sign
+        return x
+
+
+def test_the_sign_of_a_zero_of_a_program_is_put_back() -> None:
+    program = torch.jit.script(Negating())
+    state = KeptState(program, [], {})
+
+    program(torch.ones(1))
+    state.restore()
+
+    assert str(program.sign) == "0.0"
+
+
 def test_nan_in_a_buffer_is_not_a_change() -> None:
     model = nn.Module()
     model.register_buffer("limits", torch.tensor([float("nan"), -0.0]))
@@ -258,4 +294,5 @@ def test_nan_in_a_buffer_is_not_a_change() -> None:
 
     state.restore()
 
+    assert not state._is_changed()
     assert state.unnoticed() == []
