@@ -1,7 +1,5 @@
 """Archives for the tests of hosts, and the service of each in this process."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

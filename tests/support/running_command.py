@@ -1,7 +1,5 @@
 """A `neuron-lstm` command that runs until it is ended, and what it leaves."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 The generated messages of KServe and of Triton's client cannot be in one process.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
