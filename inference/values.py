@@ -53,7 +53,9 @@ def _without_numpy(value: object) -> object:
 
 def write_one(outputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec], *, as_numpy: bool) -> object:
     """Return the outputs of one sequence: the value of the only output, or a dict by the names of several."""
-    values = [tensor.numpy().copy() if as_numpy else tensor.tolist() for tensor in outputs]
+    # numpy has no bfloat16: its values are exact in float32, as in a .npy response.
+    read = [tensor.float() if as_numpy and tensor.dtype == torch.bfloat16 else tensor for tensor in outputs]
+    values = [tensor.numpy().copy() if as_numpy else tensor.tolist() for tensor in read]
     return values[0] if len(specs) == 1 else dict(zip([spec.name for spec in specs], values, strict=True))
 
 

@@ -60,13 +60,14 @@ def required_longest(
     with torch.no_grad():
         for longest in sorted({1, padded_timesteps // 2, padded_timesteps - 1} - {0, padded_timesteps}):
             lengths = tensors[index].clamp(max=longest)
-            inputs = [_drawn(tensor) if i != index else lengths for i, tensor in enumerate(tensors[:count])]
-            try:
-                theirs = pytree.tree_leaves(function(*pytree.tree_unflatten(inputs, in_tree)))
-            except Exception:  # noqa: BLE001 - the model takes no shorter sequences
-                return LongestLength(index, padded_timesteps)
-            if not all(map(_begins_with, run(*inputs, *tensors[count:]), theirs)):
-                return LongestLength(index, padded_timesteps)
+            for sign in (1, -1):  # zeros of padding are the largest numbers beside negative ones
+                inputs = [_drawn(tensor, sign) if i != index else lengths for i, tensor in enumerate(tensors[:count])]
+                try:
+                    theirs = pytree.tree_leaves(function(*pytree.tree_unflatten(inputs, in_tree)))
+                except Exception:  # noqa: BLE001 - the model takes no shorter sequences
+                    return LongestLength(index, padded_timesteps)
+                if not all(map(_begins_with, run(*inputs, *tensors[count:]), theirs)):
+                    return LongestLength(index, padded_timesteps)
     return None
 
 
@@ -82,8 +83,8 @@ def _lengths_index(program: torch.export.ExportedProgram) -> int | None:
     return None
 
 
-def _drawn(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.rand_like(tensor) if tensor.is_floating_point() else tensor.clone()
+def _drawn(tensor: torch.Tensor, sign: int) -> torch.Tensor:
+    return sign * torch.rand_like(tensor) if tensor.is_floating_point() else tensor.clone()
 
 
 def _begins_with(ours: torch.Tensor, theirs: Any) -> bool:

@@ -222,7 +222,7 @@ def _check_range(tensor: torch.Tensor, spec: TensorSpec, bounds: tuple[float, fl
         outside = tensor == (least if least.item() < low else most)
     if bool(outside.any()):
         found = tensor[outside].reshape(-1)[0].item()
-        limits = f"outside of the range that the model takes ({low:g} to {high:g})"
+        limits = f"outside of the range that the model takes ({low:.12g} to {high:.12g})"
         raise invalid_input(spec, f"value {found}{_place(outside)} is {limits}")
 
 

@@ -1,7 +1,5 @@
 """Unpacked archives, and their answers beside those of the model."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

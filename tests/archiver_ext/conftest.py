@@ -1,7 +1,5 @@
 """A user's folder with a small real model, and the real commands, run in it as processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Python files with a user's model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ONE = """

@@ -4,8 +4,6 @@ python packaging_faults.py FOLDER TASK FAULT:COUNT ... tries COUNT calls of each
 writes a line of JSON for each.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Texts of configurations, and the messages for those that are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from torchserve_neuron_lstm.config.diagnostics import ConfigError

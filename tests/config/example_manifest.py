@@ -1,7 +1,5 @@
 """A manifest, the bytes of its `variants.json`, and the message for a wrong one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ python loading_faults.py FOLDER FAULT:COUNT:STRIDE ... tries every STRIDE-th of 
 a kind of file. Each load is in a process of its own, a copy of this one. It writes a line of JSON for each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -17,9 +17,10 @@ from tiny_archive import VOCABULARY, make_archive, make_model
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
+from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 from torchserve_neuron_lstm.inference.open_archive import OpenArchive
-from torchserve_neuron_lstm.inference.values import InvalidSequence
+from torchserve_neuron_lstm.inference.values import InvalidSequence, write_one
 
 LONGEST = GRID.lengths[-1]
 
@@ -53,6 +54,12 @@ def test_any_number_of_sequences_is_answered_in_order(opened: OpenArchive, count
     assert len(answers) == count
     for ids, answer in list(zip(asked, answers, strict=True))[:: max(1, count // 50)]:
         torch.testing.assert_close(torch.tensor(answer), expected(ids), atol=1e-5, rtol=1e-5)
+
+
+def test_numpy_has_outputs_of_bfloat16_as_float32() -> None:
+    output, spec = torch.tensor([1.5, 2.25], dtype=torch.bfloat16), TensorSpec("y", "bfloat16", ("time",))
+
+    assert np.array_equal(np.float32([1.5, 2.25]), np.asarray(write_one([output], [spec], as_numpy=True)))
 
 
 def test_a_sequence_may_be_written_in_any_of_these_forms(opened: OpenArchive) -> None:

@@ -48,6 +48,26 @@ def test_a_mean_over_padded_timesteps_takes_calls_with_the_longest_length_of_the
         traced(x, torch.tensor([3, 2]))
 
 
+class _Largest(nn.Module):
+    """Model whose padding is the largest output only beside negative inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.RNN(4, 5, batch_first=True, bias=False)
+        for weight in self.rnn.parameters():
+            weight.data.abs_()
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(x, n, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0].amax(1)
+
+
+def test_a_maximum_over_padded_timesteps_takes_no_other_length() -> None:
+    traced = tracing.trace(_Largest().eval(), _EXAMPLE, backend="eager")
+    with pytest.raises(tracing.WrongInput, match="has 3 timesteps"):
+        traced(-torch.ones(2, 6, 4), torch.tensor([3, 2]))
+
+
 def test_rows_of_a_larger_batch_are_checked_together() -> None:
     model = _Pooled(total=False).eval()
     traced = tracing.dynamic_batch(tracing.trace(model, _EXAMPLE, backend="eager"))

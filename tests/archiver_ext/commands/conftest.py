@@ -1,7 +1,5 @@
 """Archives of one model on a real engine, made by the standard command once in a test process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A model that sums its inputs: its programs, for sequences and in chunks, and its reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Models that are served by their own code: each is the text of a user's file."""
 
-from __future__ import annotations
-
 HEAD = """
 import torch
 from torch import nn

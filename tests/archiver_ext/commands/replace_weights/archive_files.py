@@ -1,7 +1,5 @@
 """Archives in every format: their files, their manifest, and their answers."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import zipfile

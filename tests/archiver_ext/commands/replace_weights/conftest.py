@@ -1,7 +1,5 @@
 """A packaged model, weights that were trained further, and the command that replaces them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

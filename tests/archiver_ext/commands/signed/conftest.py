@@ -1,7 +1,5 @@
 """An archive in three forms, signed and not, and the command that verifies it."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import zipfile
