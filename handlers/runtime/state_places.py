@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -136,6 +136,26 @@ class HolderPlace(Place):
     def __init__(self, name: str, holder: Any, look: Callable[[], Iterable[Any]], put: Callable[[], object]) -> None:
         self.holder = holder
         super().__init__(name, lambda: list(map(id, look())), put)
+
+
+class SetPlace(HolderPlace):
+    """A set: the same objects, in the same order of iteration."""
+
+    def __init__(self, name: str, items: Any) -> None:
+        self._copy, self._before = set(items), list(items)
+        super().__init__(name, items, partial(iter, items), self._put_items)
+
+    def _put_items(self) -> None:
+        """Put back the objects. Where several want one slot, their order depends on the way in which they are added.
+
+        Raises `RuntimeError`: the order is another one all the same, so the model must be made anew.
+        """
+        for items in (self._copy, self._before, self._before[::-1]):
+            self.holder.clear()
+            self.holder.update(items)
+            if all(map(is_, self.holder, self._before)):
+                return
+        raise RuntimeError(f"the order of {self.name} is another one")
 
 
 class MappingPlace(HolderPlace):

@@ -32,6 +32,7 @@ from .state_places import (
     MappingPlace,
     Place,
     ScriptPlace,
+    SetPlace,
     SlotPlace,
     TensorPlace,
     TypePlace,
@@ -175,8 +176,7 @@ class StateWalk:
         return [(f"{name}[{index}]", item) for index, item in enumerate(items)]
 
     def _set(self, name: str, items: Any) -> Iterable[_Named]:
-        before = set(items)
-        self.places.append(Place(name, partial(set, items), lambda: (items.clear(), items.update(before))))
+        self.places.append(SetPlace(name, items))
         return self._constant(name, items)
 
     def _class(self, name: str, cls: type) -> Iterable[_Named]:

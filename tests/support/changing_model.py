@@ -176,6 +176,16 @@ def user_file() -> ModuleType:
     return module
 
 
+def collided() -> set[int]:
+    """Return a set in an order that no new set of these numbers has, because of another one that was in it."""
+    numbers = {72}
+    for number in (0, 8, 16, 24):
+        numbers.add(number)
+    numbers.remove(72)
+    numbers.add(56)
+    return numbers
+
+
 class Model(nn.Module):
     seen: torch.Tensor
     rows: torch.Tensor
@@ -195,7 +205,7 @@ class Model(nn.Module):
         self.items: list[Any] = [1]
         self.nested: dict[str, Any] = {"inner": {"list": deque([1, 2])}}
         self.ordered: OrderedDict[str, int] = OrderedDict(a=1)
-        self.names = {"a"}
+        self.names, self.numbers, self.collided = {"a"}, {8, 16, 0}, collided()
         self.counter = file.Counter()
         self.slotted = file.Slotted()
         self.slotted.most = [1.0]

@@ -51,6 +51,26 @@ def fill_in_place(model: Model) -> None:
         model.frozen.fill_(7)
 
 
+def equals(model: Model) -> None:
+    class Equal:
+        def __hash__(self) -> int:
+            return hash("a")
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    model.names.clear()
+    model.names.add(Equal())  # type: ignore[arg-type]  # a user's mistake
+
+
+def reorder(model: Model) -> None:
+    """Let a number give way to another one that wants its slot, for a while."""
+    model.numbers.remove(8)
+    model.numbers.add(24)
+    model.numbers.add(8)
+    model.numbers.remove(24)
+
+
 CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] = {
     "attribute": (lambda m: setattr(m, "attribute", torch.ones(1)), lambda m: m.attribute),
     "new attribute": (lambda m: setattr(m, "other", 1), lambda m: hasattr(m, "other")),
@@ -71,6 +91,8 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "deque in dicts": (lambda m: m.nested["inner"]["list"].append(3), lambda m: [*m.nested["inner"]["list"]]),
     "key of the same value": (replace_key, lambda m: dict(m.ordered)),
     "set": (lambda m: m.names.add("b"), lambda m: m.names),
+    "object that equals the one before": (equals, lambda m: [type(one) for one in m.names]),
+    "order of a set": (reorder, lambda m: [*m.numbers]),
     "object": (lambda m: setattr(m.counter, "value", 3), lambda m: m.counter.value),
     "slot": (lambda m: setattr(m.slotted, "most", 3), lambda m: m.slotted.most),
     "list in a slot": (lambda m: m.slotted.most.append(3), lambda m: m.slotted.most),
@@ -193,23 +215,11 @@ def test_a_change_is_noticed_and_put_back(name: str) -> None:
     assert state.unnoticed() == []
 
 
-def compares(model: Model) -> None:
-    class Incomparable:
-        def __hash__(self) -> int:
-            return hash("a")
-
-        def __eq__(self, other: object) -> bool:
-            raise ValueError
-
-    model.names.clear()
-    model.names.add(Incomparable())  # type: ignore[arg-type]  # a user's mistake
-
-
 LOST: dict[str, Callable[[Model], object]] = {
     "frozen dict": lambda m: dict.update(m.frozen_dict, b=1),
     "frozen list": lambda m: m.frozen_list.append(2),
     "frozen set": lambda m: m.frozen_set.add(2),
-    "object that cannot be compared": compares,
+    "order of a set": lambda m: m.collided.add(1),
 }
 
 
