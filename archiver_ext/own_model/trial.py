@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import torch
@@ -111,7 +111,7 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, to_answer: Se
         for index in different or range(0, len(requests), max(1, len(requests) // _FRESH)):
             _require_same(programs, requests[index], name, config)
         changed = tuple(program.state.changed)  # before hooks are set, which are put back too
-        vocabularies = _vocabularies(program, requests[0], config)
+        vocabularies = _vocabularies(program, requests, config)
         return Trial(
             requests,
             tuple(first),
@@ -291,11 +291,49 @@ def _answers_padding(program: OwnProgram, config: ServingConfig) -> bool:
     return True
 
 
-def _vocabularies(program: OwnProgram, request: ReferenceRequest, config: ServingConfig) -> dict[str, int]:
-    """Return the size of the embedding that takes each input of ids, if one takes it as it is."""
+def _vocabularies(program: OwnProgram, requests: Sequence[ReferenceRequest], config: ServingConfig) -> dict[str, int]:
+    """Return the size of the embedding that takes each input of ids as it is, in every request.
+
+    An input is left out if a request with an id outside is answered: another embedding may take it then.
+    """
+    found = _looked_up(program, requests[0], config)
+    for request in requests[1:]:
+        if not found:
+            break
+        found = dict(found.items() & _looked_up(program, request, config).items())
+    longest = max(requests, key=lambda request: request.length)
+    names = [spec.name for spec in config.input_specs]
+    return {
+        name: size
+        for name, size in found.items()
+        if not any(_answers(program, other, config) for other in _with_ids_outside(longest, names.index(name), size))
+    }
+
+
+def _looked_up(program: OwnProgram, request: ReferenceRequest, config: ServingConfig) -> dict[str, int]:
     tensors = batch_of(request, config)
     named = zip(config.input_specs, tensors, strict=True)
     ids = {spec.name: tensor for spec, tensor in named if not torch_dtype(spec).is_floating_point}
-    with watched_lookups(program.model, ids) as embedded:
+    if not ids:
+        return {}
+    with watched_lookups(program.model, ids) as embedded:  # each time anew: hooks are put back after a call
         program.outputs(tensors, request.length)
     return {name: embedding.num_embeddings for name, embedding in embedded.items()}
+
+
+def _with_ids_outside(request: ReferenceRequest, index: int, size: int) -> Iterator[ReferenceRequest]:
+    """Yield requests with ids outside of 0 to size - 1: at the first place, at the last one, and at all."""
+    limits = torch.iinfo(request.inputs[index].dtype)
+    for other, place in product((-1, size, 10 * size), (slice(1), slice(-1, None), slice(None))):
+        if limits.min <= other <= limits.max:
+            inputs = [tensor.clone(memory_format=torch.contiguous_format) for tensor in request.inputs]
+            inputs[index].view(-1)[place] = other
+            yield ReferenceRequest(request.length, tuple(inputs))
+
+
+def _answers(program: OwnProgram, request: ReferenceRequest, config: ServingConfig) -> bool:
+    try:
+        program.outputs(batch_of(request, config), request.length)
+    except Exception:  # noqa: BLE001 - the user's code, which need not take such a request
+        return False
+    return True
