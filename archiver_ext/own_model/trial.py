@@ -43,6 +43,10 @@ MakeProgram = Callable[[tuple[str, ...]], OwnProgram]
 class EagerFailure(PackagingError):
     """A model that fails in eager mode on one request."""
 
+    def __init__(self, message: str, request: ReferenceRequest) -> None:
+        super().__init__(message)
+        self.request = request
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -96,9 +100,17 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, to_answer: Se
     Raises `EagerFailure`: the model fails on one request, and not only at some numbers of timesteps.
     Raises `PackagingError`: its answers differ, and not because it draws random numbers.
     """
+    try:
+        return _tried(make, name, config, to_answer)
+    except EagerFailure as failure:
+        _require_failure_anew(make, name, config, failure)
+        raise
+
+
+def _tried(make: MakeProgram, name: str, config: ServingConfig, to_answer: Sequence[int]) -> Trial:
     program = make(())
     with _kept_generators():
-        lengths, failure = _taken(program, name, config, to_answer)
+        lengths, failure = _taken(make, program, name, config, to_answer)
         requests = tuple(_drawn(config, lengths))
         first = [answer(program, request, name, config) for request in requests]
         rewritten = tuple(program.state.unnoticed())
@@ -125,7 +137,9 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, to_answer: Se
         )
 
 
-def _taken(program: OwnProgram, name: str, config: ServingConfig, lengths: Sequence[int]) -> tuple[list[int], str]:
+def _taken(
+    make: MakeProgram, program: OwnProgram, name: str, config: ServingConfig, lengths: Sequence[int]
+) -> tuple[list[int], str]:
     """Return the numbers of timesteps that the model takes, such as multiples of 32, and why it fails at others.
 
     Raises `EagerFailure`: it fails at all of them.
@@ -142,6 +156,7 @@ def _taken(program: OwnProgram, name: str, config: ServingConfig, lengths: Seque
     first, *_ = failures.values()
     if not taken:
         raise first
+    _require_failure_anew(make, name, config, first)
     reason = str(first).partition(". It was called with")[0]
     tried, others = (", ".join(map(str, numbers)) for numbers in (lengths, failures))
     return taken, f"requests of some lengths get an error: of {tried} timesteps, it takes not {others}: {reason}"
@@ -187,10 +202,28 @@ def answer(program: OwnProgram, request: ReferenceRequest, name: str, config: Se
         raise EagerFailure(
             f"{name} fails in eager mode on one request of {request.length} timesteps, a batch of 1"
             f"{source_suffix(line)}: {reason}. It was called with {given}: check these under `inputs`, dtype, shape "
-            "and `range`, if they are not what it takes"
+            "and `range`, if they are not what it takes",
+            request,
         ) from error
 
 
+def _require_failure_anew(make: MakeProgram, name: str, config: ServingConfig, failure: EagerFailure) -> None:
+    """Refuse a model that fails on a request only after others."""
+    try:
+        answer(make(()), failure.request, name, config)
+    except EagerFailure:
+        return
+    reason = str(failure).partition(". It was called with")[0].partition("a batch of 1")[2]
+    raise PackagingError(
+        f"{name} answers a request of {failure.request.length} timesteps when it is made anew, but fails on it after "
+        f"other requests{reason}. {_KEEPS_STATE}"
+    ) from failure
+
+
+_KEEPS_STATE = (
+    "It keeps state between calls that cannot be put back, such as that of an iterator or a file. Compute what a "
+    "request needs within the call"
+)
 _SCRIPT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -225,8 +258,7 @@ def _require_same(programs: Sequence[OwnProgram], request: ReferenceRequest, nam
     if not equal(answers[0], answers[1]):
         raise PackagingError(
             f"{name} returns different outputs when it is called again with the same request ({request.length} "
-            f"timesteps){line}: it keeps state between calls that is not in its attributes, such as a generator or a "
-            "file. Compute what a request needs within the call"
+            f"timesteps){line}. {_KEEPS_STATE}"
         )
     if not equal(answers[0], answers[2]):
         raise PackagingError(

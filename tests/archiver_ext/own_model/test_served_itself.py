@@ -193,7 +193,9 @@ def test_a_random_model_is_served_with_a_word_in_the_report(tmp_path: Path) -> N
             own_models.FAILING,
             "error: Model fails in eager mode on one request of 1 timesteps, a batch of 1 (at model.py:13: return ",
         ),
-        pytest.param(own_models.HIDDEN_STATE, "it keeps state between calls that is not in its", marks=pytest.mark.ci),
+        pytest.param(
+            own_models.HIDDEN_STATE, "It keeps state between calls that cannot be put back", marks=pytest.mark.ci
+        ),
         pytest.param(own_models.RANDOM_CONSTRUCTOR, "its constructor draws random numbers", marks=pytest.mark.ci),
     ],
     ids=["fails", "hidden state", "random constructor"],

@@ -8,7 +8,8 @@ from input_configs import one_input
 from own_description import described
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.archiver_ext.own_model.trial import try_model
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.own_model.trial import EagerFailure, try_model
 from torchserve_neuron_lstm.handlers.runtime.kept_state import KeptState
 from torchserve_neuron_lstm.handlers.runtime.own_model import OwnProgram
 
@@ -52,3 +53,30 @@ def test_a_vocabulary_is_that_of_an_embedding_that_takes_the_ids_of_all_requests
     trial = try_model(makes(lambda: Embedding(answer)), "Model", IDS, [1, 4, 16])
 
     assert trial.vocabularies == expected
+
+
+class Once(nn.Module):
+    """Answers a number of requests."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.left = iter(range(most))
+
+    def forward(self, x: Tensor) -> Tensor:
+        next(self.left)
+        return x
+
+
+@pytest.mark.parametrize("most", [1, 3, 5])
+def test_a_model_that_fails_after_other_requests_is_told_so(most: int) -> None:
+    with pytest.raises(
+        PackagingError,
+        match=r"Model answers a request of \d+ timesteps when it is made anew, but fails on it after other requests "
+        r"\(at test_trial.py:\d+: next\(self.left\)\): StopIteration: . It keeps state",
+    ):
+        try_model(makes(lambda: Once(most)), "Model", IDS, [1, 4, 16])
+
+
+def test_a_model_that_fails_on_each_request_is_told_its_error() -> None:
+    with pytest.raises(EagerFailure, match="Model fails in eager mode on one request of 1 timesteps"):
+        try_model(makes(lambda: Once(0)), "Model", IDS, [1, 4, 16])
