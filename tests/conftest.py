@@ -1,7 +1,5 @@
 """Settings that all tests share."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

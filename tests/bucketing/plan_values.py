@@ -1,7 +1,5 @@
 """Ranks of plans, and every way to divide a batch, for comparison with the planners."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel

@@ -1,7 +1,5 @@
 """Strategies for the properties of `bucketing`: random values, and a hand-picked pool of awkward ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """One TorchServe for all end-to-end tests of a process; the standard command packages every model."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass

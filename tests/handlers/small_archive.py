@@ -1,7 +1,5 @@
 """An archive that starts in 0.1 s without torch, and a worker that loads it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

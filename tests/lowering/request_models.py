@@ -1,7 +1,5 @@
 """Models as people write them: functions of one input over common layers."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Callable

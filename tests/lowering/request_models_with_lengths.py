@@ -1,7 +1,5 @@
 """Models as people write them: functions of one input and of lengths, over common layers."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

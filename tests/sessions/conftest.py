@@ -1,7 +1,5 @@
 """Fixtures: the stores on which the protocol is tested, and clusters of Redis."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Makers of Redis servers and of stores on them, for one test; on a cluster, a session in each partition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Stores of one model on disk, and a process that writes beside them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A process that writes sessions, for tests that kill it, limit it, or run several at once."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -3,8 +3,6 @@
 python store_faults.py FOLDER FAULT:STRIDE ... tries every STRIDE-th call. It writes a line of JSON for each.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """A port whose connections are served by a function of a test."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

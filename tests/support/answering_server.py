@@ -1,7 +1,5 @@
 """A server on this machine that answers requests as a function does."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager

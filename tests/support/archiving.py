@@ -1,7 +1,5 @@
 """Packaging as a user does it: files in a folder, and `torch-model-archiver` in a process of its own."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

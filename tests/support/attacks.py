@@ -1,7 +1,5 @@
 """Hostile requests, made to take much time or memory, for a model of frames[B, T, 3]."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

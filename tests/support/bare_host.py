@@ -3,8 +3,6 @@
 A program in it is started without this process's PYTHONPATH, by which the project may come.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Models whose chunks carry states of loops or timesteps before the chunk. Each takes x[B, T, 3]."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 

@@ -3,8 +3,6 @@
 Each has its configuration in `model_cases.py`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

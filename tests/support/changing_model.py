@@ -1,7 +1,5 @@
 """A model whose state is of every kind that a request can change, and the file of its user."""
 
-from __future__ import annotations
-
 import random
 from collections import OrderedDict, UserDict, deque
 from functools import partial

@@ -1,7 +1,5 @@
 """Random chunked plans, sensible or not, and models that are run by them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 

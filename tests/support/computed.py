@@ -1,7 +1,5 @@
 """A model that is one function of its input."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

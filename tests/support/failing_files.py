@@ -1,7 +1,5 @@
 """File operations that fail, in a process started with `environment`; see `failing_files.cpp`."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

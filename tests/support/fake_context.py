@@ -1,7 +1,5 @@
 """A fake `ts.context.Context` that records a handler's calls and fails where TorchServe would."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A fake compiled model with known answers that detects any use of padding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A fake chunked model with known answers, without an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Their model has exact answers and no engine: it answers NaN wherever a caller must not read.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

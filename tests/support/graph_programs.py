@@ -1,7 +1,5 @@
 """Programs of recurrent layers as the engine `cuda` writes them, loaded on a double of a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls of the Open Inference Protocol over gRPC that the tests of several hosts make."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing

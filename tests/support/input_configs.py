@@ -1,7 +1,5 @@
 """Configurations of models by the part that differs between tests: their inputs."""
 
-from __future__ import annotations
-
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 

@@ -1,7 +1,5 @@
 """Cases of a parametrized test that `make test` leaves to `make test-all`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A proxy that cuts connections just before an answer arrives: the server has done the work."""
 
-from __future__ import annotations
-
 import select
 import socket
 from collections.abc import Iterator

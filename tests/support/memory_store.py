@@ -1,7 +1,5 @@
 """In-memory session store, written from the protocol: a reference for stores, a fake for handlers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count

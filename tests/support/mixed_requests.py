@@ -1,7 +1,5 @@
 """Good and bad requests in all formats, to the models of `served_models`."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """The test models in the engine `cuda`, on a device: ragged batches against the program on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

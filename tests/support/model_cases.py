@@ -1,7 +1,5 @@
 """Configurations of the test models, each of which must be served exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Test doubles of AWS's packages: in this interpreter, in another one only, or as PyPI's placeholder."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

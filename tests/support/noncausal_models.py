@@ -3,8 +3,6 @@
 Each has its configuration in `model_cases.py`.
 """
 
-from __future__ import annotations
-
 import torch
 from causal_models import OneLstm, Outputs
 from torch import nn

@@ -1,7 +1,5 @@
 """Engines of another distribution, found by entry point, each with its own kind of error."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

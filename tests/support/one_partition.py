@@ -1,7 +1,5 @@
 """One partition of a store on a cluster, for which the properties of a store on one server hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import count

@@ -1,7 +1,5 @@
 """The description of a model that is served by its own code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torchserve_neuron_lstm.config.own_model import MaskForm, OwnModel

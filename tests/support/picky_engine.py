@@ -1,7 +1,5 @@
 """An engine whose compiler refuses some operators, without an operator query."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

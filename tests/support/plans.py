@@ -1,7 +1,5 @@
 """Sums over the calls of plans."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torchserve_neuron_lstm.bucketing.plan import Plan

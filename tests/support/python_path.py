@@ -1,7 +1,5 @@
 """The variable PYTHONPATH of a child process, by which the package under test may come."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random requests of every length, and the model's answer to each of them alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

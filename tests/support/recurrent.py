@@ -1,7 +1,5 @@
 """One recurrent layer as an abstract masked operator, and the same layer of torch on every row alone."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable

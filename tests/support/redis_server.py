@@ -1,7 +1,5 @@
 """Real Redis and Valkey servers for one test, on free ports."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

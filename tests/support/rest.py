@@ -1,7 +1,5 @@
 """HTTP requests to a server on this machine, over kept connections like those of real clients."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """State of another process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """Two models, and how they are packaged, for the tests with real servers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from torchserve_neuron_lstm.backends.registry import get_backend

@@ -1,7 +1,5 @@
 """A service of sessions over a fake model, and the requests and answers of its tests."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sections, blocks of code and commands of a page of the documentation."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """A machine whose time passes only during calls, for tests of measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 

@@ -1,7 +1,5 @@
 """Calls of a session store that many tests make."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torchserve_neuron_lstm.sessions.settings import Limits

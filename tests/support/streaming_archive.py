@@ -1,7 +1,5 @@
 """The manifest of a streaming model without its programs, for tests that only read it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

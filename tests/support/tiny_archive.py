@@ -1,7 +1,5 @@
 """An unpacked archive of a small model, written by hand for the eager engine: made in a second."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """TLS in front of a server without TLS, with certificates made for the test."""
 
-from __future__ import annotations
-
 import select
 import socket
 import ssl

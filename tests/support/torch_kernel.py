@@ -1,7 +1,5 @@
 """A double of the GPU's kernel of recurrent layers: the same contract, by torch's operators."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

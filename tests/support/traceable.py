@@ -1,7 +1,5 @@
 """Functions and modules to trace, and bucket kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Pages of `neuron-lstm tune` for every way in which an engine pads, with names that must be escaped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

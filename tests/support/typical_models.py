@@ -1,7 +1,5 @@
 """Models of typical code around nn.LSTM, nn.GRU and nn.RNN. Each has its configuration in `model_cases.py`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

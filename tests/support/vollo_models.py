@@ -1,7 +1,5 @@
 """Models for Vollo in the abstract operators, and torch's outputs for each of their rows alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

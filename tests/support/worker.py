@@ -1,7 +1,5 @@
 """TorchServe's own Python worker without its Java code: its loader, its service, its wire format."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -3,8 +3,6 @@
 python fault_loop.py LIBRARY SHAPE THREADS, with a SHAPE as JSON. It writes a line of JSON for each allocation.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json

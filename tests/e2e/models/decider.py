@@ -1,7 +1,5 @@
 """A model that only its own code can answer: a branch on values, and an error for some of them."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

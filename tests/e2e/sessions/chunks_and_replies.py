@@ -1,7 +1,5 @@
 """Chunks of a sequence to send, and what a reply says of its session."""
 
-from __future__ import annotations
-
 import torch
 from rest import Reply
 

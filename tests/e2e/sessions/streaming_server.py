@@ -1,7 +1,5 @@
 """A TorchServe with a streaming model for each session store, and for another engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 python killed_worker.py FOLDER SESSIONS. It writes the line `NAME STEP` before a request, `NAME STEP TOTAL` after it.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """One Ray cluster, one TorchServe and the same archives on both. `make test-hosts` runs these tests."""
 
-from __future__ import annotations
-
 import os
 import sysconfig
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Its arguments are the port, the archive, and a folder with an engine that cannot be imported.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

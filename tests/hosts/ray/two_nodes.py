@@ -3,8 +3,6 @@
 Its arguments are the port, the archive with a shared store, and the one with sessions on disk.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Models that read timesteps before each one, and models that read others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models that count timesteps, and models that need the end or a table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models with loops over timesteps, as users and published repositories write them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

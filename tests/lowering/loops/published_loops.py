@@ -1,7 +1,5 @@
 """Loops of published models: solvers within a timestep, gates that nothing reads, and rows that end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

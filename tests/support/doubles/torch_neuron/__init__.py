@@ -7,8 +7,6 @@
 `__double__` identifies the double. It needs torch (1.13 or later) and the double of torch_neuronx beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -16,8 +16,6 @@ The contract:
 `__double__` identifies the double.
 """
 
-from __future__ import annotations
-
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The cores of this host, and those that the runtime's environment makes visible."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -1,7 +1,5 @@
 """The engine: a program becomes a list of calls in JSON, and numpy runs it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Operators of this engine, by their names in an exported program."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
