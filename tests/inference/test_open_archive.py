@@ -59,7 +59,7 @@ def test_any_number_of_sequences_is_answered_in_order(opened: OpenArchive, count
 def test_numpy_has_outputs_of_bfloat16_as_float32() -> None:
     output, spec = torch.tensor([1.5, 2.25], dtype=torch.bfloat16), TensorSpec("y", "bfloat16", ("time",))
 
-    assert np.array_equal(np.float32([1.5, 2.25]), np.asarray(write_one([output], [spec], as_numpy=True)))
+    assert np.array_equal(np.array([1.5, 2.25], np.float32), np.asarray(write_one([output], [spec], as_numpy=True)))
 
 
 def test_a_sequence_may_be_written_in_any_of_these_forms(opened: OpenArchive) -> None:
