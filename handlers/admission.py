@@ -178,9 +178,9 @@ class Pace:
     clock: Callable[[], float]
     """A function that returns seconds."""
     looked: float
-    """When it was called last."""
+    """The seconds that it returned last."""
     end: float
-    """By when the last piece must be done."""
+    """The seconds at which the last piece must be done."""
     longest: float = 0.0
     """Seconds of the longest piece so far."""
 

@@ -1,4 +1,4 @@
-"""What the trial of a model's own code finds out about it, and how it refuses a model."""
+"""Trials of a model's own code: the vocabularies that they find, and the refusals."""
 
 from collections.abc import Callable
 
