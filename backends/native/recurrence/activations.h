@@ -11,7 +11,7 @@ namespace {
 // The range in which a function is computed: beyond it, the function is constant in float32. Comparisons with NaN are
 // false, so NaN stays NaN.
 constexpr float SIGMOID_ENDS = 88.0f;
-constexpr float TANH_IS_ONE = 9.0108395f;
+constexpr float TANH_IS_ONE = 9.0108395f, TANH_SATURATES = 8.5f;
 
 inline Vector at_most(float end, Vector x) {
 #if defined(__AVX512F__)
@@ -89,11 +89,17 @@ inline Vector expm1(Vector x) {
 
 inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exp(clamp(SIGMOID_ENDS, -x))); }
 
-// e^2x - 1, of which tanh is the quotient e / (e + 2). Saturated units are equal where those of torch are, as for an argmax
-// over them: it rounds tanh to 1 from 9.01084 on. Below, to the last float32 before 1, which the ends of `e` give.
+// e^2x - 1 where tanh is about 1. Saturated units are equal where those of torch are, as for an argmax over them: it rounds
+// tanh to 1 from 9.01084 on. Below, to the last float32 before 1, which the ends of `e` give.
+inline Vector saturated(Vector x, Vector e) {
+  const Vector below_one = at_most(0x1p25f - 2.0f, at_least(-1.0f + 0x1p-24f, e));
+  return x > TANH_IS_ONE ? broadcast(0x1p25f) : x < -TANH_IS_ONE ? broadcast(-1.0f) : below_one;
+}
+
+// e^2x - 1, of which tanh is the quotient e / (e + 2).
 inline Vector expm1_of_twice(Vector x) {
-  const Vector e = at_most(0x1p25f - 2.0f, at_least(-1.0f + 0x1p-24f, expm1(2.0f * x)));
-  return x > TANH_IS_ONE ? broadcast(0x1p25f) : x < -TANH_IS_ONE ? broadcast(-1.0f) : e;
+  const Vector e = expm1(2.0f * x);
+  return __builtin_expect(any_beyond(TANH_SATURATES, x), 0) ? saturated(x, e) : e;
 }
 
 inline Vector tanh(Vector x) {
