@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import repeat
 from operator import lt
 
@@ -64,17 +65,23 @@ class ChunkSignature:
     outputs: tuple[TensorSpec, ...]
     carried: tuple[CarriedValue, ...]
 
-    @property
+    @cached_property
     def step_outputs(self) -> tuple[TensorSpec, ...]:
         """Outputs of the `chunk` program."""
         return tuple(spec for spec in self.outputs if spec.time_dim is not None)
 
-    @property
+    @cached_property
     def final_outputs(self) -> tuple[TensorSpec, ...]:
         """Outputs of the `head` program."""
         return tuple(spec for spec in self.outputs if spec.time_dim is None)
 
-    @property
+    @cached_property
+    def output_order(self) -> tuple[int, ...]:
+        """Index of each output among the step outputs and, after them, the final outputs."""
+        timed, final = iter(range(len(self.step_outputs))), iter(range(len(self.step_outputs), len(self.outputs)))
+        return tuple(next(final if spec.time_dim is None else timed) for spec in self.outputs)
+
+    @cached_property
     def start_indices(self) -> tuple[int, ...]:
         """Indices of the carried values that the `start` program computes."""
         return tuple(index for index, value in enumerate(self.carried) if value.fill is None)
@@ -117,17 +124,13 @@ def execute_chunks(
         return [], ()
     _check_plan(plan, lengths)
     groups = row_groups(plan)
-    # `order` has the index of each output among the steps and finals of a row.
-    timed = iter(range(len(signature.step_outputs)))
-    whole = iter(range(len(signature.step_outputs), len(signature.outputs)))
-    order = [next(whole if spec.time_dim is None else timed) for spec in signature.outputs]
     outputs: list[Tensors] = [()] * len(requests)
     carries: list[Tensors] = []
     for group in groups:
         resumed_rows = resumed if resumed is None or len(groups) == 1 else _resumed_of(resumed, group)
         batch = ChunkedExecution(group, requests, lengths, signature, run, pad, resumed_rows, chain)
         for row, own in batch.results():
-            outputs[row] = tuple([own[output] for output in order])
+            outputs[row] = tuple([own[index] for index in signature.output_order])
         if resumed is not None:
             carries.append(batch.carry())
         del batch  # before the next group's buffers are made
@@ -148,7 +151,7 @@ class ChunkedExecution:
         resumed: ResumedState | None = None,
         chain: RunChain | None = None,
     ) -> None:
-        order = _rows_of(plan)
+        order = plan.rows
         self.plan, self.signature, self.run, self.resumed = plan, signature, run, resumed
         self.chain = chain or sequential_chain(run)
         self.index = {row: index for index, row in enumerate(order)}
@@ -327,12 +330,11 @@ def row_groups(plan: Plan) -> list[Plan]:
     >>> [len(group.calls) for group in row_groups(Plan((long, short), heads))]
     [1, 1]
     """
-    most = max(call.bucket.batch for call in (*plan.calls, *plan.heads))
-    order = _rows_of(plan)
-    if len(order) <= most:  # as in most batches
+    if len(plan.heads) == 1:  # as in most batches
         return [plan]
-    index = {row: place for place, row in enumerate(order)}
-    beyond = list(range(len(order)))  # for the first row of a call, the row after its last one
+    most = max(call.bucket.batch for call in (*plan.calls, *plan.heads))
+    index = {row: place for place, row in enumerate(plan.rows)}
+    beyond = list(range(len(plan.rows)))  # for the first row of a call, the row after its last one
     for call in plan.calls:
         first = index[call.rows[0]]
         beyond[first] = max(beyond[first], first + len(call.rows))
@@ -353,13 +355,9 @@ def row_groups(plan: Plan) -> list[Plan]:
     return [Plan(tuple(own), tuple(own_heads)) for own, own_heads in zip(calls, heads)]
 
 
-def _rows_of(plan: Plan) -> list[int]:
-    return [row for head in plan.heads for row in head.rows]
-
-
 def _resumed_of(resumed: ResumedState, group: Plan) -> ResumedState:
     """Return the state from which the rows of a group resume."""
-    rows = set(_rows_of(group))
+    rows = set(group.rows)
     places = [place for place, row in enumerate(resumed.rows) if row in rows]
     return ResumedState(
         tuple([resumed.rows[place] for place in places]),
@@ -372,7 +370,7 @@ def _carry_in_order(carries: Sequence[Tensors], groups: Sequence[Plan]) -> Tenso
     """Join the carried values of groups, for all requests in their order."""
     if len(carries) <= 1:
         return carries[0] if carries else ()
-    rows = [row for group in groups for row in sorted(_rows_of(group))]
+    rows = [row for group in groups for row in sorted(group.rows)]
     indices = torch.tensor(sorted(range(len(rows)), key=rows.__getitem__))
     return tuple([torch.cat(parts).index_select(0, indices) for parts in zip(*carries)])
 
@@ -383,7 +381,7 @@ def _check_plan(plan: Plan, lengths: Sequence[int]) -> None:
     Raises `InvariantError`: rows are left out, not contiguous, do not continue where they stopped, or stop before their
     end.
     """
-    order = _rows_of(plan)
+    order = plan.rows
     if sorted(order) != list(range(len(lengths))):
         raise InvariantError(f"the plan for {len(lengths)} requests contains {sorted(order)}")
     index = {row: place for place, row in enumerate(order)}
@@ -392,7 +390,7 @@ def _check_plan(plan: Plan, lengths: Sequence[int]) -> None:
     for call in plan.calls:
         first = index[call.rows[0]]
         last = first + len(call.rows)
-        follows = tuple(order[first:last]) == call.rows and len(call.rows) <= call.bucket.batch
+        follows = order[first:last] == call.rows and len(call.rows) <= call.bucket.batch
         if not follows or set(reached[first:last]) != {call.start} or min(own[first:last]) <= call.start:
             raise InvariantError(f"{call} does not continue the calls before it")
         reached[first:last] = [call.start + call.bucket.length] * len(call.rows)

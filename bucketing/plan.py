@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import ceil
 from typing import Literal
 
@@ -39,6 +40,11 @@ class Plan:
     calls: tuple[ProgramCall, ...]
     heads: tuple[ProgramCall, ...] = ()
     """Calls of the `head` program, after all of `calls`; their buckets have length 1, and other costs."""
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of a chunked plan, in the order in which its calls take them."""
+        return tuple([row for head in self.heads for row in head.rows])
 
     @property
     def computed_timesteps(self) -> int:
