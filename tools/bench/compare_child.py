@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -46,22 +46,23 @@ def start(kind: Kind, folder: Path, source: Path, core: int) -> None:
 
     manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
 
-    def context(count: int, sent: str, accepted: str) -> Any:
-        made = Context("model", str(folder), manifest, count, None, "0.12", True, None, {"maxWorkers": 1})
+    def context(bodies: Sequence[object], sent: str, accepted: str) -> Any:
+        made = Context("model", str(folder), manifest, len(bodies), None, "0.12", True, None, {"maxWorkers": 1})
         headers = {"Content-Type": sent, "Accept": accepted, "body": {"content-type": sent}}
-        made.request_processor = [RequestProcessor(dict(headers)) for _ in range(count)]
+        made.request_processor = [RequestProcessor({**headers, "Content-Length": _size(body)}) for body in bodies]
         return made
 
     service = import_module("neuron_lstm").NeuronLstm()
-    service.initialize(context(_BATCH, _JSON, "*/*"))
+    service.initialize(context([], _JSON, "*/*"))
     chance = random.Random(0)
     for figure in FIGURES[kind]:
         body = _frames if kind == "frames" else _ids if "parsed" in figure else _ids_as_json
         sent, accepted = _NPY if kind == "frames" else _JSON, _NPY if "to .npy" in figure else "*/*"
         counts = [1] * 8 if "alone" in figure else [_BATCH, 8, 16]
+        drawn = [[body(chance) for _ in range(count)] for count in counts]
         _BATCHES[figure] = [
-            partial(service.handle, [{"body": body(chance)} for _ in range(count)], context(count, sent, accepted))
-            for count in counts
+            partial(service.handle, [{"body": body} for body in bodies], context(bodies, sent, accepted))
+            for bodies in drawn
         ]
 
 
@@ -94,6 +95,11 @@ def measured(figure: str, core: int) -> tuple[float, float]:
         seconds = time.process_time() - began
         best, spent = min(best, seconds), spent + seconds
     return best / requests * 1e6, spent / (time.perf_counter() - wall)
+
+
+def _size(body: object) -> str:
+    """Return the header Content-Length of a body, which may be parsed."""
+    return str(len(body if isinstance(body, bytearray) else json.dumps(body)))
 
 
 def _ids(source: random.Random) -> list[int]:
