@@ -73,12 +73,16 @@ class Admission:
         piece_ms = self.batch_ms * _SHARE_OF_PIECE
         return sequence_ms / piece_ms, step_ms / piece_ms
 
+    def is_one_piece(self, lengths: Sequence[int]) -> bool:
+        """Whether sequences of these lengths make no more than a piece of a batch."""
+        of_sequence, of_step = self._piece_rates
+        return len(lengths) * of_sequence + sum(lengths) * of_step <= 1
+
     def first_piece(self, requests: Sequence[Sequence[SequenceInput]]) -> int:
         """Return how many of the first requests make a piece of a batch, at least one."""
-        of_sequence, of_step = self._piece_rates
-        lengths = [one.length for request in requests for one in request]
-        if len(lengths) * of_sequence + sum(lengths) * of_step <= 1:  # as in most batches
+        if self.is_one_piece([one.length for request in requests for one in request]):  # as in most batches
             return len(requests)
+        of_sequence, of_step = self._piece_rates
         share = 0.0
         for count, request in enumerate(requests):
             share += len(request) * of_sequence + sum([one.length for one in request]) * of_step
@@ -147,9 +151,8 @@ class Admission:
         """Milliseconds that a request has which names no deadline."""
         return min(self.manifest.limits.timeout_ms or self.batch_ms, self.batch_ms)
 
-    def have_time(self, requests: Sequence[InferenceRequest], elapsed_ms: float) -> bool:
-        """Whether requests without a deadline are answered in time, by an upper bound of their work."""
-        lengths = [one.length for request in requests for one in request.sequences]
+    def have_time(self, lengths: Sequence[int], elapsed_ms: float) -> bool:
+        """Whether sequences of requests without a deadline are done in time, by an upper bound of their work."""
         return self.estimate.at_most(len(lengths), sum(lengths)) <= self._longest_ms - elapsed_ms
 
     def turn(

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import islice
 from math import ceil
 from typing import Union
 
@@ -30,8 +29,8 @@ from .streaming.state import SessionSource
 _log = logging.getLogger(__name__)
 AcceptedRequest = Union[InferenceRequest, SessionRequest]
 """A decoded request that is within its bounds."""
-_UNTIMED_BYTES = 1 << 16
-"""Bytes of bodies that are decoded, in some milliseconds, without a look at the clock."""
+_UNTIMED_BYTES = 1 << 20
+"""Bytes of bodies that are decoded, in some tens of milliseconds, without a look at the clock."""
 _TEXTS = (bytes, bytearray, str)
 DEFAULT_RESPONSE_TIMEOUT_MS = 120_000.0
 """The time of a host that names none: TorchServe's default `responseTimeout`."""
@@ -62,9 +61,9 @@ class Service:
 
     def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
         """Return one response for each request, in order; no content of a request makes it raise."""
-        if not any(request.is_describe_request for request in requests):
-            return self._infer(requests)
         inferences = [request for request in requests if not request.is_describe_request]
+        if len(inferences) == len(requests):
+            return self._infer(requests)
         responses = iter(self._infer(inferences) if inferences else [])
         described = self._describe()  # once: a store that hangs takes seconds
         return [described if request.is_describe_request else next(responses) for request in requests]
@@ -79,11 +78,20 @@ class Service:
         self.wake()  # while the requests are decoded
         accepted = self._decode(requests, started)
         decoded = self.clock()
-        timely = self._in_time(requests, accepted, (decoded - started) * 1000)
+        asked = [
+            one.request if isinstance(one, SessionRequest) else one
+            for one in accepted
+            if not isinstance(one, RequestError)
+        ]
+        lengths = [one.length for request in asked for one in request.sequences]
+        if self._has_time(requests, asked, lengths, (decoded - started) * 1000):  # as in most batches
+            timely = accepted
+        else:
+            timely = self._in_time(requests, accepted, (decoded - started) * 1000)
         if self._session_service is not None:
             timely = without_successors(accepted, timely)
         pace = Pace(self.clock, decoded, started + self.admission.batch_ms / 1000)
-        made, stats = self._run([one for one in timely if not isinstance(one, RequestError)], pace)
+        made, stats = self._run([one for one in timely if not isinstance(one, RequestError)], lengths, pace)
         responded = iter(made)
         outcomes = [one if isinstance(one, RequestError) else next(responded) for one in timely]
         responses = [
@@ -92,6 +100,7 @@ class Service:
             else outcome
             for request, one, outcome in zip(requests, accepted, outcomes)
         ]
+        programs_from = self.model.manifest.programs_from
         rejected = [outcome.kind for outcome in outcomes if isinstance(outcome, RequestError)]
         self._report(
             BatchMetrics(
@@ -101,7 +110,7 @@ class Service:
                 self.clock() - started,
                 replayed=sum([response.replayed for response in responses]),
                 expired=0 if self.sessions is None else self.sessions.expired(),
-                by_model=sum([length < self.model.manifest.programs_from for length in stats.lengths]),
+                by_model=sum([length < programs_from for length in stats.lengths]),
             )
         )
         return responses
@@ -124,15 +133,16 @@ class Service:
 
     def _decode(self, requests: Sequence[RawRequest], started: float) -> list[AcceptedRequest | RequestError]:
         """Decode the requests; those for which no time is left are refused unread."""
-        if len(requests) == 1 or _body_bytes(requests) < _UNTIMED_BYTES:  # as in most batches
+        if len(requests) == 1:
+            return [attempt(self._accept, requests[0])]
+        sizes = [*map(_body_bytes, requests)]
+        if sum(sizes) < _UNTIMED_BYTES:  # as in most batches
             return [attempt(self._accept, request) for request in requests]
         pace = Pace(self.clock, started, started + self.admission.decoding_ms / 1000)
         accepted: dict[int, AcceptedRequest | RequestError] = {}
         order = list(range(len(requests)))
         if self._session_service is None:  # of a session, no request may be left out before another
-            order.sort(
-                key=lambda index: _body_bytes(requests[index : index + 1])
-            )  # small requests do not wait for large ones
+            order.sort(key=sizes.__getitem__)  # small requests do not wait for large ones
         for index in order:
             accepted[index] = attempt(self._accept, requests[index]) if pace.allows_another() else out_of_time()
         return [accepted[index] for index in range(len(requests))]
@@ -165,8 +175,6 @@ class Service:
         """Replace the requests that would be answered after their deadline by their refusals."""
         unix_ms = self.unix_clock() * 1000
         timely = list(accepted)
-        if self._has_time(requests, accepted, elapsed_ms):
-            return timely
         turns: dict[int, PendingRequest] = {}
         for place, (request, one) in enumerate(zip(requests, accepted)):
             if not isinstance(one, RequestError):
@@ -181,27 +189,28 @@ class Service:
         return timely
 
     def _has_time(
-        self, requests: Sequence[RawRequest], accepted: Sequence[AcceptedRequest | RequestError], elapsed_ms: float
+        self,
+        requests: Sequence[RawRequest],
+        asked: Sequence[InferenceRequest],
+        lengths: Sequence[int],
+        elapsed_ms: float,
     ) -> bool:
-        """Whether no request names a deadline and all have enough time, as in most batches."""
-        asked = [_inference(one) for one in accepted if not isinstance(one, RequestError)]
+        """Whether no request names a deadline, and all are in time; `lengths` are those of their sequences."""
         names = set().union(*[request.headers for request in requests])  # few, the same in most requests
         if names_deadline(names) or any(one.timeout_ms is not None for one in asked):
             return False
-        return self.admission.have_time(asked, elapsed_ms)
+        return self.admission.have_time(lengths, elapsed_ms)
 
     def _run(
-        self, accepted: Sequence[InferenceRequest | SessionRequest], pace: Pace
+        self, accepted: Sequence[InferenceRequest | SessionRequest], lengths: Sequence[int], pace: Pace
     ) -> tuple[Sequence[Outcome], BatchStats]:
-        first_piece = self.admission.first_piece
+        """Run requests whose sequences have these lengths, or fewer of them."""
         if self._session_service is not None:
             of_sessions = [request for request in accepted if isinstance(request, SessionRequest)]
-            outcome = attempt(self._session_service.handle, of_sessions, pace, first_piece)
+            outcome = attempt(self._session_service.handle, of_sessions, pace, self.admission.first_piece)
             return ([outcome] * len(of_sessions), BatchStats()) if isinstance(outcome, RequestError) else outcome
         requests = [request for request in accepted if isinstance(request, InferenceRequest)]
-        if len(requests) <= 1 or first_piece([one.sequences for one in requests]) == len(
-            requests
-        ):  # as in most batches
+        if len(requests) <= 1 or self.admission.is_one_piece(lengths):  # as in most batches
             return self._run_piece(requests, pace)
         return self._run_pieces(requests, pace)
 
@@ -263,28 +272,28 @@ def _inference(accepted: AcceptedRequest) -> InferenceRequest:
     return accepted.request if isinstance(accepted, SessionRequest) else accepted
 
 
-def _body_bytes(requests: Sequence[RawRequest]) -> int:
-    """Return the bytes of bodies; one that the host has parsed may have any number."""
-    return sum(
-        [
-            len(value) if isinstance(value, _TEXTS) else _UNTIMED_BYTES
-            for request in requests
-            for value in request.row.values()
-        ]
-    )
+def _body_bytes(request: RawRequest) -> int:
+    """Return the bytes of a body. One that the host has parsed, and of unknown length, may have any number."""
+    size = 0
+    for value in request.row.values():
+        if not isinstance(value, _TEXTS):
+            return request.content_length or _UNTIMED_BYTES
+        size += len(value)
+    return size
 
 
 def _by_request(
     requests: Sequence[InferenceRequest], outputs: Sequence[Outputs | RequestError]
 ) -> Iterator[list[Outputs] | RequestError]:
     """Group the outputs of all sequences by request. One failed sequence fails its whole request."""
-    rest = iter(outputs)
+    end = 0
     for request in requests:
+        start, end = end, end + len(request.sequences)
         own: list[Outputs] = []
-        failed: RequestError | None = None
-        for result in islice(rest, len(request.sequences)):
+        for result in outputs[start:end]:
             if isinstance(result, RequestError):
-                failed = failed or result
-            else:
-                own.append(result)
-        yield failed or own
+                yield result
+                break
+            own.append(result)
+        else:
+            yield own

@@ -67,8 +67,7 @@ class RawRequest(NamedTuple):
     @property
     def content_length(self) -> int:
         """Return the number of bytes of the body from its HTTP header, 0 if there is none."""
-        given = self.header("content-length")
-        return int(given) if len(given) < 16 and given.isascii() and given.isdigit() else 0
+        return _whole_number(self.header("content-length"))
 
     @property
     def is_describe_request(self) -> bool:
@@ -114,16 +113,21 @@ class RawRequest(NamedTuple):
 
         Raises `RequestError`: 400, there is no body, or it is shorter than its headers say.
         """
-        coding = self.header("content-encoding")
-        if coding and coding.lower() != "identity":
-            reason = f"the header Content-Encoding is {coding[:99]!r}: send the body as it is, without it"
-            raise RequestError("UnsupportedEncoding", reason)
+        has_rare = _has_rare_headers(tuple(self.headers))
+        if has_rare:
+            self._check_encoding()
         for name in BODY_FIELDS:
             if name in self.row:
                 if (value := self.row[name]) is REPEATED:
                     raise malformed(f"the request has more than one field {name!r}: send a request for each")
-                return Body(value, self._field_type(name), self._json_bytes(value))
+                return Body(value, self._field_type(name), self._json_bytes(value) if has_rare else None)
         raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
+
+    def _check_encoding(self) -> None:
+        coding = self.header(_ENCODING)
+        if coding and coding.lower() != "identity":
+            reason = f"the header Content-Encoding is {coding[:99]!r}: send the body as it is, without it"
+            raise RequestError("UnsupportedEncoding", reason)
 
     def _json_bytes(self, value: object) -> int | None:
         given = self.header(_LENGTH)
@@ -138,8 +142,19 @@ class RawRequest(NamedTuple):
 
 
 _titled = lru_cache(maxsize=16)(str.title)
-_LENGTH = JSON_LENGTH_HEADER.lower()
+_ENCODING, _LENGTH = "content-encoding", JSON_LENGTH_HEADER.lower()
 _NOT_ACCEPTED = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*(;|$)", re.IGNORECASE)
+
+
+@lru_cache(maxsize=1024)
+def _whole_number(text: str) -> int:
+    return int(text) if len(text) < 16 and text.isascii() and text.isdigit() else 0
+
+
+@lru_cache(maxsize=64)  # clients send few sets of headers
+def _has_rare_headers(names: tuple[str, ...]) -> bool:
+    """Whether one of these names is that of a header of the body which most requests have not."""
+    return not {_ENCODING, _LENGTH}.isdisjoint(map(str.lower, names))
 
 
 @lru_cache(maxsize=256)  # there are few different headers

@@ -95,7 +95,7 @@ def test_a_piece_of_a_session_is_not_applied_after_one_that_was_not_read(
     ask_sessions(service, piece([1], id="a", start="true"))
     clock.slow_down(monkeypatch, Codec, "decode", 1.5)
 
-    answers = ask_sessions(service, *(piece(b"[1]" + b" " * 70_000, id="a") for _ in range(3)), piece(b"[5]", id="a"))
+    answers = ask_sessions(service, *(piece(b"[1]" + b" " * 700_000, id="a") for _ in range(3)), piece(b"[5]", id="a"))
 
     assert [status for status, _ in answers] == [200, 504, 504, 504]
 
