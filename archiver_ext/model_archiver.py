@@ -115,7 +115,7 @@ def stage(flags: Flags, directory: Path) -> Path:
     Raises `PackagingError`: a file does not exist or cannot be copied.
     """
     with _refusals(), _replace_attribute(tempfile, "tempdir", str(directory)):
-        staged = ModelExportUtils.copy_artifacts(
+        tree = ModelExportUtils.copy_artifacts(
             flags.model_name,
             flags.runtime,
             model_file=flags.model_file,
@@ -125,8 +125,12 @@ def stage(flags: Flags, directory: Path) -> Path:
             **{"requirements-file": flags.requirements_file},
             config_file=flags.config_file,
         )
-    _prune(Path(staged))
-    return Path(staged)
+    for parent, directories, _ in os.walk(tree, onerror=_raise_error):
+        kept = [name for name in directories if ModelExportUtils.directory_filter(name, {"__MACOSX", "__pycache__"})]
+        for name in set(directories) - set(kept):
+            shutil.rmtree(Path(parent, name))
+        directories[:] = kept
+    return Path(tree)
 
 
 def write_archive(flags: Flags, tree: Path, manifest: str, directory: Path) -> Path:
@@ -138,14 +142,6 @@ def write_archive(flags: Flags, tree: Path, manifest: str, directory: Path) -> P
     with _refusals(OSError):
         ModelExportUtils.archive(str(directory), flags.model_name, str(tree), manifest, flags.archive_format)
     return archive_path(directory, flags)
-
-
-def _prune(tree: Path) -> None:
-    for parent, directories, _ in os.walk(tree, onerror=_raise_error):
-        kept = [name for name in directories if ModelExportUtils.directory_filter(name, {"__MACOSX", "__pycache__"})]
-        for name in set(directories) - set(kept):
-            shutil.rmtree(Path(parent, name))
-        directories[:] = kept
 
 
 def _raise_error(error: OSError) -> None:

@@ -71,16 +71,16 @@ def _packaged(outcome: PackagingResult) -> str:
 def _served(manifest: Manifest) -> str:
     how = "at their own length" if manifest.shapes == "any" else "padded to the next larger bucket"
     what = "requests" if manifest.streaming is None else "chunks of sessions"
-    served = f"{what} of {manifest.shortest_accepted} to {manifest.longest} timesteps are served, {how}"
+    few = manifest.shortest_accepted
+    served = f"{what} of {few} to {manifest.longest} timesteps are served, {how}"
     if manifest.short is not None:
         served += (
             f". The model's own code answers those of fewer than {manifest.shortest}, because it does something else "
             f"with them{'; it draws random numbers' if manifest.short.model.draws else ''}"
         )
-    if manifest.shortest_accepted == 1:
-        return served
-    few = manifest.shortest_accepted
-    return f"{served}. Requests of fewer than {few} timesteps are refused: the model fails on them, or branches on that"
+    if few > 1:
+        served += f". Requests of fewer than {few} timesteps are refused: the model fails on them, or branches on that"
+    return served
 
 
 def _precision(outcome: PackagingResult) -> Iterator[str]:
@@ -102,10 +102,8 @@ def to_json(outcome: PackagingResult | OwnModelResult) -> dict[str, Any]:
     are there if the user's files left a choice. `python` and the versions in `requires` are the lowest that run it.
     `engines` were measured, and `dropped` failed.
     """
-    return _own_json(outcome) if isinstance(outcome, OwnModelResult) else _lowered_json(outcome)
-
-
-def _lowered_json(outcome: PackagingResult) -> dict[str, Any]:
+    if isinstance(outcome, OwnModelResult):
+        return _own_json(outcome)
     manifest = outcome.selected.manifest
     return {
         "archive": str(outcome.archive),

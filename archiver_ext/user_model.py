@@ -19,8 +19,6 @@ from .model_class import Tell, load_class, tell_nothing
 
 _TUPLE = re.compile(r"(typing\.)?(Optional\[(typing\.)?)?[Tt]uple\b")
 """The beginning of an annotation such as `tuple[int, int]`."""
-_MOST_SHOWN = 200
-"""Characters of an argument in a message."""
 
 
 def build_model(model_file: Path, config: ModelArguments, tell: Tell = tell_nothing) -> torch.nn.Module:
@@ -52,11 +50,11 @@ def construct(
 
 
 def _shown(value: object) -> str:
-    """Write an argument in a message: a tensor by its shape, another one by its first characters."""
+    """Write an argument in a message: a tensor by its shape, another one by its first 200 characters."""
     if isinstance(value, torch.Tensor):
         return f"<tensor of {list(value.shape)}>"
     text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _bound(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> dict[str, Any]:

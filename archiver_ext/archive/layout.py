@@ -25,12 +25,7 @@ _OURS = (ENTRY_FILE, PACKAGE, PROGRAMS, "variants.json", "MAR-INF", LIST)
 def variant_directory(backend: str, role: ProgramRole, bucket: Bucket | None) -> str:
     """Return the directory of a variant in an archive, e.g. `programs/inductor/chunk/b4_t16`."""
     shape = "any" if bucket is None else f"b{bucket.batch}_t{bucket.length}"
-    return f"{engine_directory(backend)}/{role}/{shape}"
-
-
-def engine_directory(backend: str) -> str:
-    """Return the directory of an engine's variants in an archive."""
-    return f"{PROGRAMS}/{backend}"
+    return f"{PROGRAMS}/{backend}/{role}/{shape}"
 
 
 def programs_to_compile(

@@ -71,8 +71,6 @@ _log = logging.getLogger(__name__)
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_NOT_SUPPORTED = {errno.ENOSYS, errno.EINVAL}
-"""The errors of kernels and file systems that cannot exchange two paths."""
 
 
 def replace_atomically(finished: Path, destination: Path) -> None:
@@ -117,7 +115,7 @@ def exchange(one: Path, other: Path) -> bool:
     if library.renameat2(*paths, _RENAME_EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
-    if number in _NOT_SUPPORTED:
+    if number in (errno.ENOSYS, errno.EINVAL):  # this kernel or file system cannot exchange two paths
         return False
     raise OSError(number, os.strerror(number), str(other))
 

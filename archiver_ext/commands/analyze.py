@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from ...backends.partitioning.cut_analysis import Analysis
     from ...config.schema import ServingConfig
     from ...lowering.program import LoweredModel
-
-_HINT = (
-    "operators that an engine does not support can run on the CPU within the same model: name the engine as backend, "
-    "and write partitioner_config: {}"
-)
 
 
 def add_to(commands: Commands) -> None:
@@ -93,20 +88,21 @@ def _analyses(program: LoweredModel, config: ServingConfig, names: Sequence[str]
 
 def print_analyses(analyses: Sequence[Analysis], console: Console) -> None:
     """Print a row for each engine, and below these the operators that the engines do not support."""
+    has_unsupported = any(analysis.unsupported for analysis in analyses)
     console.print(_overview(analyses))
-    if any(analysis.unsupported for analysis in analyses):
+    if has_unsupported:
         console.print(_unsupported(analyses))
-    print_lines(console, *_remarks(analyses))
-
-
-def _remarks(analyses: Sequence[Analysis]) -> Iterator[str]:
     for analysis in analyses:
         if analysis.unknown is not None:
-            yield f"{analysis.backend}: {analysis.unknown}"
+            print_lines(console, f"{analysis.backend}: {analysis.unknown}")
         if analysis.not_installed is not None:
-            yield f"{analysis.backend} cannot be used here: {analysis.not_installed}"
-    if any(analysis.unsupported for analysis in analyses):
-        yield _HINT
+            print_lines(console, f"{analysis.backend} cannot be used here: {analysis.not_installed}")
+    if has_unsupported:
+        print_lines(
+            console,
+            "operators that an engine does not support can run on the CPU within the same model: name the engine as "
+            "backend, and write partitioner_config: {}",
+        )
 
 
 def _overview(analyses: Sequence[Analysis]) -> Table:

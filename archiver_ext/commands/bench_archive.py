@@ -24,7 +24,6 @@ from ..torch_threads import on_threads
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING = "planning"
-_MAX_BATCHES = 16
 _LARGEST_SPREAD = 1.25
 _EFFORT = Effort(budget_ms=400, turn_ms=60, wakes=True, together=True)
 """Each turn begins with a call that wakes the engine's threads, and all take turns while some vary."""
@@ -93,7 +92,7 @@ class BenchmarkResult:
         return 1 - self.timesteps / self.strategies[strategy].bucket_timesteps
 
 
-def sample_batches(histogram: Mapping[int, int], size: int, most: int = _MAX_BATCHES) -> tuple[tuple[int, ...], ...]:
+def sample_batches(histogram: Mapping[int, int], size: int, most: int = 16) -> tuple[tuple[int, ...], ...]:
     """Sample batches of `size` lengths in the proportions of a histogram, in a fixed random order.
 
     Each length is used as often as it was observed, up to `most` batches; the last one is filled from the start again.

@@ -177,8 +177,7 @@ def starting_config(
     found = infer_inputs(construct(model_class, args, method))
     if longest is None and _has(found, "time"):
         raise PackagingError("the model takes sequences: give --longest N, the timesteps of the longest one to accept")
-    buckets = _buckets(longest if _has(found, "time") else None)
-    lines = (*_model(found, args, class_name, method), *_inputs(found), *_lengths(found), *_mask(found), *buckets)
+    lines = (*_model(found, args, class_name, method), *_inputs(found), *_time(found, longest))
     return _FRONTEND + "".join(f"{line}\n" for line in lines) + _REST
 
 
@@ -239,29 +238,22 @@ def _input_notes(spec: TensorSpec, found: InferredInputs) -> Iterator[str]:
         yield f"{spec.shape[-1]} is a guess: write the number that requests have"
 
 
-def _lengths(found: InferredInputs) -> Iterator[str]:
-    name = found.signature.lengths
-    if name is not None and _has(found, "time"):
+def _time(found: InferredInputs, longest: int | None) -> Iterator[str]:
+    """The lengths, the mask and the buckets."""
+    name, mask, has_time = found.signature.lengths, found.mask, _has(found, "time")
+    if name is not None and has_time:
         yield f"  lengths: {name}  # forward()'s argument for the true lengths [B]"
     else:
         yield "  # lengths: lengths  # forward()'s argument for the true lengths [B]; it seems to have none"
-
-
-def _mask(found: InferredInputs) -> Iterator[str]:
-    mask = found.mask
-    if mask is None:
-        return
-    shape = "" if mask.shape == ("batch", "time") else f", shape: [{', '.join(map(str, mask.shape))}]"
-    true_for = "padding" if "pad" in mask.name.lower() else "timesteps"
-    yield "  # made of the lengths (check true_for: timesteps, if the mask is true at real timesteps, or padding)"
-    yield f"  mask: {{name: {flow(mask.name)}, dtype: {mask.dtype}, true_for: {true_for}{shape}}}"
-
-
-def _buckets(longest: int | None) -> Iterator[str]:
+    if mask is not None:
+        shape = "" if mask.shape == ("batch", "time") else f", shape: [{', '.join(map(str, mask.shape))}]"
+        true_for = "padding" if "pad" in mask.name.lower() else "timesteps"
+        yield "  # made of the lengths (check true_for: timesteps, if the mask is true at real timesteps, or padding)"
+        yield f"  mask: {{name: {flow(mask.name)}, dtype: {mask.dtype}, true_for: {true_for}{shape}}}"
     yield "  # programs are compiled for every batch size by every length; the largest length is the longest you accept"
     yield "  buckets:"
     yield "    batch: [1, 4, 16, 32]"
-    if longest is not None:
+    if longest is not None and has_time:
         yield f"    length: {sorted({-(-longest // part) for part in (1, 2, 4, 8)})}"
 
 

@@ -12,7 +12,7 @@ from ...backends.interface import Backend
 from ...backends.partitioning.backend import PartitionedBackend
 from ...bucketing.cost import CostModel
 from ...bucketing.padding import torch_dtype
-from ...bucketing.shapes import Bucket, TensorSpec
+from ...bucketing.shapes import Bucket
 from ...config.manifest import Manifest
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
@@ -116,7 +116,10 @@ def check_integers(candidate: Candidate) -> RejectedEngine | None:
     """Reject an engine that would compute integers of a request by rounding; None where it would not."""
     most = candidate.engine.largest_integer
     for spec in candidate.program.inputs:
-        if most is not None and spec.vocabulary is None and _largest(spec) > most:
+        dtype = torch_dtype(spec)
+        if most is None or spec.vocabulary is not None or dtype.is_floating_point or dtype is torch.bool:
+            continue
+        if max(map(abs, spec.value_range or (torch.iinfo(dtype).max,))) > most:
             return RejectedEngine(
                 candidate.backend,
                 f"{candidate.backend} rounds integers beyond {most}, and requests may have such in {spec.name}: "
@@ -124,14 +127,6 @@ def check_integers(candidate: Candidate) -> RejectedEngine | None:
                 "such as native",
             )
     return None
-
-
-def _largest(spec: TensorSpec) -> float:
-    """The largest magnitude of an input's integers; 0 for other numbers."""
-    dtype = torch_dtype(spec)
-    if dtype.is_floating_point or dtype is torch.bool:
-        return 0
-    return max(map(abs, spec.value_range or (torch.iinfo(dtype).max,)))
 
 
 def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:

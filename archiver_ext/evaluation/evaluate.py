@@ -24,9 +24,6 @@ from .measured_costs import Costs, MeasuredCosts, measure_costs, with_costs
 from .verification_cases import VerificationCase
 from .verify_programs import kinds_beyond_tolerance, verify_programs
 
-_UNESTIMATED_US = 1.0
-"""Planning cost of a program without an estimate, where others have one: not zero."""
-
 
 @dataclass(frozen=True)
 class EvaluatedEngine:
@@ -82,7 +79,7 @@ def _estimated_costs(manifest: Manifest) -> MeasuredCosts:
     for variant in manifest.variants:
         for bucket in role_buckets(variant.part, manifest.grid) if variant.bucket is None else [variant.bucket]:
             steps = float(bucket.batch * bucket.length)
-            us = (variant.estimate_us or _UNESTIMATED_US) if has_estimates else steps
+            us = (variant.estimate_us or 1.0) if has_estimates else steps  # not zero where others have an estimate
             costs.setdefault(variant.part, {})[bucket] = us / 1000
     return MeasuredCosts(costs)
 

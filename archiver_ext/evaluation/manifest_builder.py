@@ -118,7 +118,7 @@ def _requirements(build: BuildInput, candidate: Candidate) -> Iterator[Requireme
 
 
 def _programs(build: BuildInput, candidate: Candidate) -> Path:
-    return build.tree / layout.engine_directory(candidate.engine.name)
+    return build.tree / layout.PROGRAMS / candidate.engine.name
 
 
 def producer_versions() -> dict[str, str]:

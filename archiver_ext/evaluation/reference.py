@@ -70,26 +70,22 @@ def _check_size(tensor: torch.Tensor, spec: TensorSpec, length: int) -> None:
 def _failed(model: torch.nn.Module, request: ReferenceRequest, error: Exception, specs: Sequence[TensorSpec]) -> str:
     shapes = ", ".join(str(list(tensor.shape)) for tensor in request.inputs)
     own = str(error).rstrip(".")
-    return (
+    message = (
         f"{type(model).__name__} fails in eager mode on one request of {request.length} timesteps (inputs without "
         f"batch dimension: {shapes}){source_suffix(raising_line(error))}: "
-        f"{explain_torch_error(own) or f'{type(error).__name__}: {own}'}{_drawn_suffix(request, specs)}"
+        f"{explain_torch_error(own) or f'{type(error).__name__}: {own}'}"
     )
-
-
-def _drawn_suffix(request: ReferenceRequest, specs: Sequence[TensorSpec]) -> str:
-    """Name the whole numbers that were drawn without a declared range, among which may be ones it does not take."""
-    drawn = [
+    drawn = [  # among which may be numbers that the model does not take
         f"{spec.name} (from {int(tensor.min())} to {int(tensor.max())})"
         for spec, tensor in zip(specs, request.inputs, strict=True)
         if spec.value_range is None and tensor.numel() and spec.dtype.startswith(("int", "uint"))
     ]
-    if not drawn:
-        return ""
-    return (
-        f". Without a `range`, whole numbers are drawn, here for {', '.join(drawn)}: if the model takes certain "
-        "ones only, declare them, as in `range: [1, 24]`"
-    )
+    if drawn:
+        message += (
+            f". Without a `range`, whole numbers are drawn, here for {', '.join(drawn)}: if the model takes certain "
+            "ones only, declare them, as in `range: [1, 24]`"
+        )
+    return message
 
 
 def as_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:

@@ -31,11 +31,8 @@ _UNKNOWN_VOCABULARY = 8
 _MAX_CHUNKS = 3
 """Chunks of one sequence: the second one receives a carry and hands on another."""
 _ROUNDING = (1e-5, 1e-4)
-_REPEATED = 3
-"""Requests that eager mode answers twice, to find state that it keeps."""
 
 PaddingFill = Literal["pad_value", "large", "random"]
-
 
 ProgramInfo: TypeAlias = LoweredModel | Manifest
 """Facts of the programs, from the model that is packaged or from an archive."""
@@ -90,7 +87,7 @@ def draw_cases(
             "all outputs of the model in eager mode are NaN or infinite: there is nothing to verify against. "
             "Check the weights in --serialized-file"
         )
-    _require_repeatable(cases[:_REPEATED], reference)
+    _require_repeatable(cases[:3], reference)
     served = [length for length in reversed(grid.lengths) if length >= program.shortest]
     odd = zip((kind for kind in VALUE_KINDS if kind != HUGE), cycle(served))
     drawn = (_odd_case(kind, length, program.inputs, rng, reference) for kind, length in odd)
@@ -122,7 +119,7 @@ def draw_inputs(specs: Sequence[TensorSpec], length: int, rng: torch.Generator) 
 
 
 def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference) -> None:
-    """Refuse a model whose output follows from earlier calls: every request is independent."""
+    """Refuse a model whose output follows from earlier calls, by answering again: every request is independent."""
     for case in cases:
         again = reference(case.request)
         if any(difference(a, b, _ROUNDING)[1] > 1 for a, b in zip(again, case.expected, strict=True)):

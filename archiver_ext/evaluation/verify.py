@@ -30,8 +30,6 @@ from .verification_cases import (
     poisoned_padding,
 )
 
-_PLANNED_BATCHES = 6
-
 
 @dataclass(frozen=True)
 class VerificationResult:
@@ -80,8 +78,7 @@ def verify_planned(
     choose = random.Random(0)  # noqa: S311 - not a secret
     bucket = Bucket(rows, max(case.request.length for case in cases))
     batches = (
-        CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), fill_kind(index))
-        for index in range(_PLANNED_BATCHES)
+        CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), fill_kind(index)) for index in range(6)
     )
     odd = [case for case in cases if case.kind]
     odd_batches = (CaseBatch(tuple(odd[first : first + rows]), "large") for first in range(0, len(odd), rows))

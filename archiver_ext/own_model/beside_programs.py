@@ -24,8 +24,6 @@ from .imports import reached_files
 from .trial import batch_of, lengths_to_answer, try_described
 
 _WITHOUT_SHADOW = "neuron_lstm.shadow: ", ". Leave `shadow` out to package it without"
-_MOST_SHORT = 8
-"""Numbers of timesteps below those of the programs that are tried."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def prepare_short(
         return None
     reason = f"its programs take {program.shortest} timesteps or more"
     description = describe_own_model(model, model_file, build.config, reason)
-    lengths = sorted({*range(shortest, program.shortest)[:_MOST_SHORT], program.shortest - 1})
+    lengths = sorted({*range(shortest, program.shortest)[:8], program.shortest - 1})
     constants = non_persistent_buffers(model)
     described, trial = try_described(build, description, constants, lengths)
     for outputs in trial.answers:

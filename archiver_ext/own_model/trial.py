@@ -32,8 +32,6 @@ from .learned_outputs import Answer, Observed
 
 _SCALES = (1.0, 0.01, 30.0, 300.0)
 _MOST_LENGTHS = 24
-_FRESH = 2
-"""Requests that a model which is made anew answers too."""
 
 Outputs = list[tuple[str, torch.Tensor]]
 MakeProgram = Callable[[tuple[str, ...]], OwnProgram]
@@ -120,7 +118,7 @@ def _tried(make: MakeProgram, name: str, config: ServingConfig, to_answer: Seque
         second = [answer(program, request, name, config) for request in reversed(requests)][::-1]
         different = [i for i, (one, other) in enumerate(zip(first, second, strict=True)) if not equal(one, other)]
         programs = [program, make(rewritten)]
-        for index in different or range(0, len(requests), max(1, len(requests) // _FRESH)):
+        for index in different or range(0, len(requests), max(1, len(requests) // 2)):
             _require_same(programs, requests[index], name, config)
         changed = tuple(program.state.changed)  # before hooks are set, which are put back too
         vocabularies = _vocabularies(program, requests, config)

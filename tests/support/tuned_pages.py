@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.page import html_page
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import Proposal, propose
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import EnginePadding
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import EnginePadding, Target
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 
 HISTOGRAM = {1: 2, 3: 40, 5: 30, 9: 12, 17: 9, 30: 4, 31: 1, 100: 3}

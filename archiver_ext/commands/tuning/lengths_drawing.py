@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ....bucketing.bucket_lengths import Histogram
 from .proposal import Proposal, counted, padding_percent, result, summary, timesteps
-from .time_padding import TimePadding
+from .target import TimePadding
 
 _WIDTH = 1000
 """Width of every drawing, in its own units: about a pixel on a wide screen."""

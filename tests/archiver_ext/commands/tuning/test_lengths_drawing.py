@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.lengths_drawing import Panel, make_panels, make_ticks
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import EnginePadding, TimePadding
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import EnginePadding, Target, TimePadding
 
 AWKWARD: tuple[dict[int, int], ...] = (
     {1: 1},

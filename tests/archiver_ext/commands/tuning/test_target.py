@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from tiny_archive import make_archive
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning import time_padding
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import UNKNOWN, EnginePadding, padding_of_config
+from torchserve_neuron_lstm.archiver_ext.commands.tuning import target
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import UNKNOWN, EnginePadding, padding_of_config
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, read_manifest
@@ -65,5 +65,5 @@ def test_an_archive_knows(tmp_path: Path) -> None:
         read_manifest(make_archive(tmp_path / "ragged", shapes="any", padding_costs=measured)),
     ]
 
-    assert [time_padding.padding_of_archive(manifest).padding for manifest in manifests] == ["bucket", "call", "none"]
-    assert all(time_padding.padding_of_archive(manifest).detail == "" for manifest in manifests)
+    assert [target.padding_of_archive(manifest).padding for manifest in manifests] == ["bucket", "call", "none"]
+    assert all(target.padding_of_archive(manifest).detail == "" for manifest in manifests)
