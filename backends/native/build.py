@@ -14,6 +14,7 @@ import stat
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -86,7 +87,10 @@ def _library(compiler: str, source: Path, instructions: InstructionSet) -> bytes
         cpp_compiler.strip(library)
         content = library.read_bytes()
     if cached is not None:
-        _keep(content, cached)
+        with suppress(OSError), tempfile.TemporaryDirectory(dir=folder) as directory:
+            unfinished = Path(directory) / cached.name  # which appears in one step for other processes
+            unfinished.write_bytes(content)
+            unfinished.replace(cached)
     return content
 
 
@@ -118,14 +122,3 @@ def _digest(compiler: str, source: Path, options: Sequence[str]) -> str:
         "environment": {name: os.environ[name] for name in os.environ if name.startswith(_COMPILER_VARIABLES)},
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _keep(content: bytes, file: Path) -> None:
-    """Write a file of the cache in one step for other processes; nothing is raised if the disk fails."""
-    try:
-        with tempfile.TemporaryDirectory(dir=file.parent) as directory:
-            unfinished = Path(directory) / file.name
-            unfinished.write_bytes(content)
-            unfinished.replace(file)
-    except OSError:
-        return

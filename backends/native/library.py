@@ -13,9 +13,8 @@ import torch
 
 from .. import target_machine
 from ..interface import LoadError
-from .huge_pages import in_huge_pages
 from .instruction_sets import fastest_library
-from .packing import SUMS, has_projection, pack_linear, pack_recurrence
+from .packing import SUMS, has_projection, in_huge_pages, pack_linear, pack_recurrence
 
 _CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.backends.native.huge_pages import in_huge_pages
+from torchserve_neuron_lstm.backends.native.packing import in_huge_pages
 
 LARGE = 1 << 18
 """Floats of 1 MiB."""
