@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -45,18 +44,13 @@ def specialize(
         # In-place operators are removed first: torch refuses to trace them again on a constant of a saved program.
         functional = program.run_decompositions({})
         module = functional.module()
-        if constants_as_buffers:
-            _register_constants(module, functional.constants)
+        for name, value in functional.constants.items() if constants_as_buffers else ():
+            path, _, attribute = name.rpartition(".")
+            owner = module.get_submodule(path)
+            if isinstance(value, torch.Tensor) and attribute not in owner._buffers:
+                delattr(owner, attribute)
+                owner.register_buffer(attribute, value)
         return torch.export.export(module, inputs)
-
-
-def _register_constants(module: torch.nn.Module, constants: Mapping[str, Any]) -> None:
-    for name, value in constants.items():
-        path, _, attribute = name.rpartition(".")
-        owner = module.get_submodule(path)
-        if isinstance(value, torch.Tensor) and attribute not in owner._buffers:
-            delattr(owner, attribute)
-            owner.register_buffer(attribute, value)
 
 
 def module_with(tensors: Mapping[str, torch.Tensor], persistent: Collection[str]) -> torch.nn.Module:

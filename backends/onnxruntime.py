@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 _AS_THEY_ARE = "as_they_are.json"
 """Names of the weights that the engine reads in torch's layout, so in place."""
 
-_KNOWS_SPIN_DURATION = (1, 26)
-_SPIN_US = "500"
-
 
 class OnnxRuntime(OnnxEngine):
     """One program for every bucket, in any shapes."""
@@ -78,8 +75,8 @@ def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict
     # Threads spin for work during a request and between its chunks (a short chunk then takes two thirds of the time),
     # but not for long: several workers share the cores, and a spinning worker takes them from the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-    if release(version("onnxruntime")) >= _KNOWS_SPIN_DURATION:
-        options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
+    if release(version("onnxruntime")) >= (1, 26):  # it knows the option
+        options.add_session_config_entry("session.intra_op.spin_duration_us", "500")
     else:
         options.add_session_config_entry("session.force_spinning_stop", "1")
     view = onnxruntime.OrtValue.ortvalue_from_numpy

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 _PRECISION = "precision.json"
 _HINTS: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16"}
 _ROUNDING: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 0.1}
-_TELEMETRY = "openvino_telemetry"
 
 
 class OpenVino(OnnxEngine):
@@ -94,23 +92,15 @@ def _engine() -> Any:
     On import the distribution reports to its maker, through an optional package that keeps an id in the home directory.
     A server must do so only if its owner asks for it.
     """
-    with _hidden(_TELEMETRY):
-        import openvino
-
-    return openvino
-
-
-@contextmanager
-def _hidden(module: str) -> Iterator[None]:
-    """Make a module appear not installed, unless it is imported already."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]  # makes the import system raise ImportError
+    hides_telemetry = "openvino_telemetry" not in sys.modules
+    if hides_telemetry:
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # the import system raises ImportError
     try:
-        yield
+        import openvino
     finally:
-        del sys.modules[module]
+        if hides_telemetry:
+            del sys.modules["openvino_telemetry"]
+    return openvino
 
 
 def _core() -> Any:

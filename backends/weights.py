@@ -1,9 +1,10 @@
-"""Weight files: tensors mapped into memory once, and shared by every variant."""
+"""Weight files: tensors mapped into memory once, and shared by every variant; and their comparison."""
 
 from __future__ import annotations
 
 import pickle
 import zipfile
+from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from .safetensors_file import WeightsError, read_safetensors
+from .signature import describe_tensor
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -27,6 +29,24 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     if read is None:
         raise WeightsError(f"{path.name}: weights must be a .pt, .pth or .safetensors file")
     return {name: tensor.contiguous() for name, tensor in read(path).items()}
+
+
+def refit_mismatches(known: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> list[str]:
+    """List the names, shapes and dtypes in which `given` differs from `known`; empty if it can replace it.
+
+    >>> known = {"weight": torch.zeros(2, 3), "bias": torch.zeros(3)}
+    >>> for line in refit_mismatches(known, {"weight": torch.zeros(2, 4), "scale": torch.zeros(3)}):
+    ...     print(line)
+    weight: float32 [2, 4], expected float32 [2, 3]
+    bias: missing, expected float32 [3]
+    scale: float32 [3], expected no weight of this name
+    """
+    found, expected = ({name: describe_tensor(own) for name, own in weights.items()} for weights in (given, known))
+    return [
+        f"{name}: {found.get(name, 'missing')}, expected {expected.get(name, 'no weight of this name')}"
+        for name in {**known, **given}
+        if found.get(name) != expected.get(name)
+    ]
 
 
 def _require_content(path: Path) -> None:
@@ -70,13 +90,7 @@ def load_checkpoint(path: Path) -> Any:
             f"{path.name} holds more than tensors, such as a whole module, and is not loaded, because loading it could "
             "run any code: save the weights alone, by torch.save(model.state_dict(), ...)"
         ) from error
-    except RuntimeError as error:
-        if "Cannot allocate memory" not in str(error):
-            raise WeightsError(_damaged(path, error)) from error
-        raise WeightsError(f"{path.name} cannot be mapped into memory ({error}): free memory") from error
     except Exception as error:  # the unpickler raises any exception for damaged data
-        raise WeightsError(_damaged(path, error)) from error
-
-
-def _damaged(path: Path, error: Exception) -> str:
-    return f"{path.name} is damaged, or no file that torch.save wrote: {error}"
+        if isinstance(error, RuntimeError) and "Cannot allocate memory" in str(error):
+            raise WeightsError(f"{path.name} cannot be mapped into memory ({error}): free memory") from error
+        raise WeightsError(f"{path.name} is damaged, or no file that torch.save wrote: {error}") from error

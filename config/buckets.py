@@ -13,15 +13,13 @@ from .diagnostics import Location
 from .fields import BatchSizes, FunctionPath, Size, Sizes
 from .strict import Strict, format_value
 
-_MAX_CHOSEN = 256
-
 
 class AutoLengths(Strict):
     """Lengths that are chosen automatically: the best for a histogram, else geometric ones."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["histogram"]}, {"required": ["longest"]}]})
 
-    auto: Annotated[int, Field(ge=1, le=_MAX_CHOSEN)]
+    auto: Annotated[int, Field(ge=1, le=256)]
     """The largest number of lengths; each is compiled for every batch size."""
     histogram: Annotated[str, Field(min_length=1)] | None = None
     """A file of lengths seen in traffic, relative to this one.

@@ -6,15 +6,13 @@ The keys are read as they are written: some may be models already, and others ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
-from ..bucketing.shapes import Axis
 from ..sessions.settings import normalize_field_name
 from .buckets import Buckets
 from .diagnostics import Location
+from .fields import AXES
 from .strict import as_mapping, tuple_from_list
-
-_AXES: tuple[str, ...] = get_args(Axis)
 
 
 def contradictions(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
@@ -32,7 +30,7 @@ def contradictions(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
 
 
 def _is_shape(value: Any) -> bool:
-    return bool(value) and isinstance(value, list | tuple) and all(type(size) is int or size in _AXES for size in value)
+    return bool(value) and isinstance(value, list | tuple) and all(type(size) is int or size in AXES for size in value)
 
 
 def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

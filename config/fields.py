@@ -19,7 +19,7 @@ from .strict import closest_key, format_value, tuple_from_list
 
 MAX_SIZE = 2**31 - 1
 
-_AXES: tuple[str, ...] = get_args(Axis)
+AXES: tuple[str, ...] = get_args(Axis)
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 _CLASS = rf"{_NAME}(\.{_NAME})*:{_NAME}"
 _FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
@@ -65,15 +65,15 @@ def _unique_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _dimension(value: Any) -> int | str:
-    if value in _AXES or (type(value) is int and 1 <= value <= MAX_SIZE):
+    if value in AXES or (type(value) is int and 1 <= value <= MAX_SIZE):
         return value  # type: ignore[no-any-return]  # one of the two, as was checked
-    near = closest_key(value, _AXES) if isinstance(value, str) else None
+    near = closest_key(value, AXES) if isinstance(value, str) else None
     advice = f": did you mean {near}?" if near else ""
     raise ValueError(f"expected batch, time or a size of 1 or more, got {format_value(value)}{advice}")
 
 
 def _each_axis_once(shape: tuple[int | Axis, ...]) -> tuple[int | Axis, ...]:
-    for axis in _AXES:
+    for axis in AXES:
         if shape.count(axis) > 1:
             raise ValueError(f"expected {axis} once at most, got it {shape.count(axis)} times")
     return shape
@@ -147,7 +147,7 @@ Sizes = Annotated[
 Dimension = Annotated[
     int | Axis,
     PlainValidator(_dimension),
-    WithJsonSchema({"anyOf": [{"type": "string", "enum": list(_AXES)}, {"type": "integer", "minimum": 1}]}),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": list(AXES)}, {"type": "integer", "minimum": 1}]}),
 ]
 Shape = Annotated[
     tuple[Dimension, ...], Field(min_length=1), BeforeValidator(tuple_from_list), AfterValidator(_each_axis_once)

@@ -80,9 +80,6 @@ class Variant:
     """Duration of one call on the device in microseconds, as the compiler estimates it. None where it does not."""
 
 
-_LARGEST_SPREAD = 1.25
-
-
 @dataclass(frozen=True)
 class MeasuredCost:
     """Measured duration of one call; `start` and `head` have buckets of length 1."""
@@ -106,7 +103,7 @@ class CostMeasurement:
     @property
     def was_busy(self) -> bool:
         """Whether other work made most calls longer."""
-        return self.spread > _LARGEST_SPREAD
+        return self.spread > 1.25
 
 
 @dataclass(frozen=True)

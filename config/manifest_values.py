@@ -116,10 +116,6 @@ module_name = _matching(re.compile(r"\w+(\.\w+)*", re.ASCII), "the name of a mod
 distribution_name = _matching(re.compile(r"\w[\w.-]*", re.ASCII), "the name of a distribution")
 
 
-_MAX_REQUEST_BYTES = 6_553_500
-"""TorchServe's default of `max_request_size`."""
-
-
 class RequestLimits(NamedTuple):
     """Bounds of one request."""
 
@@ -127,7 +123,8 @@ class RequestLimits(NamedTuple):
     """A client with more sends several requests, which share the server fairly with others'."""
     timesteps: int = 1_000_000
     """Sum over all sequences."""
-    body_bytes: int = _MAX_REQUEST_BYTES
+    body_bytes: int = 6_553_500
+    """TorchServe's default of `max_request_size`."""
     milliseconds: Optional[float] = None
     """Estimated by the measured costs. None: a tenth of TorchServe's `responseTimeout`."""
     timeout_ms: Optional[float] = None

@@ -9,7 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ..backends.exported_tensors import weights_of
-from ..backends.refit import refit_mismatches
+from ..backends.weights import refit_mismatches
 from .description import CONSTANT, WEIGHT
 from .traced import Traced
 

@@ -125,8 +125,7 @@ def _own_weights(manifest: Manifest) -> str:
 
 
 def _read_new_weights(old: Path, new: Path) -> FoundWeights:
-    from ...backends.refit import refit_mismatches
-    from ...backends.weights import read_weights
+    from ...backends.weights import read_weights, refit_mismatches
     from ..checkpoint import find_weights, listed
 
     known = read_weights(old)

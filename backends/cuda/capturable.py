@@ -20,8 +20,6 @@ _Waits = Callable[[Sequence[Any]], bool]
 """Whether a call waits, by all its arguments in the order of the operator's schema."""
 
 _aten = torch.ops.aten
-_FEWEST_SORTED = 10
-"""Elements from which on `isin` sorts."""
 
 
 def _in_order(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -59,8 +57,8 @@ _WAITING: Mapping[torch._ops.OpOverload, _Waits] = {
     _aten.histc.default: lambda arguments: bool(arguments[2] == arguments[3]),
     _aten.multinomial.default: lambda arguments: not arguments[2] or arguments[1] == 1,
     _aten.segment_reduce.default: lambda arguments: not arguments[-2],
-    # Equal elements are sorted out first, whose number is a size.
-    _aten.isin.Tensor_Tensor: lambda arguments: not arguments[2] and int(arguments[1].numel()) >= _FEWEST_SORTED,
+    # Of 10 elements and more, equal ones are sorted out first, whose number is a size.
+    _aten.isin.Tensor_Tensor: lambda arguments: not arguments[2] and int(arguments[1].numel()) >= 10,
     # Ends of a range that are tensors.
     _aten.linspace.Tensor_Tensor: _always,
     _aten.linspace.Tensor_Scalar: _always,

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _FACTS = "cuda.json"
-_PACKAGED_DEVICE = "torch.device('cpu')"
-"""The device of tensors that a program makes, as its source names it."""
 
 
 @dataclass(frozen=True)
@@ -243,4 +241,4 @@ def placed_source(source: str, device: torch.device) -> str:
     >>> placed_source("torch.ops.aten.arange.default(4, device=torch.device('cpu'))", torch.device("cuda", 1))
     "torch.ops.aten.arange.default(4, device=torch.device('cuda:1'))"
     """
-    return source.replace(_PACKAGED_DEVICE, f"torch.device({str(device)!r})")
+    return source.replace("torch.device('cpu')", f"torch.device({str(device)!r})")

@@ -23,8 +23,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 """Functions that a source calls beside torch's operators."""
 
-_RAISED_AS_IT_IS = (LoadError, MemoryError)
-
 
 def read_source(directory: Path) -> str:
     """Return the source of a directory's program. Raises `LoadError`: the file is missing or damaged."""
@@ -54,21 +52,15 @@ def load_source(
         program: Callable[..., Sequence[torch.Tensor]] = namespace["program"](
             {name: tensor.detach() for name, tensor in tensors.items()}
         )
-    except _RAISED_AS_IT_IS:
+    except (LoadError, MemoryError):
         raise
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error):  # torch's own error
-            raise MemoryError(f"out of memory for the weights of a program: {error}") from error
-        raise _damaged(path, error) from error
     except AttributeError as error:
         raise LoadError(
             f"torch {torch.__version__} lacks an operator of the program ({error}): install the release that the "
             f"archive's requirements name, or a later one"
         ) from error
     except Exception as error:  # damaged source raises any exception
-        raise _damaged(path, error) from error
+        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch's own error
+            raise MemoryError(f"out of memory for the weights of a program: {error}") from error
+        raise LoadError(f"{path} is damaged ({error}): package the model again") from error
     return program
-
-
-def _damaged(path: Path, error: Exception) -> LoadError:
-    return LoadError(f"{path} is damaged ({error}): package the model again")

@@ -29,7 +29,6 @@ _FEWEST_UNITS = 8
 """Units of a block of a small layer: a smaller block would not be faster."""
 _MOST_UNITS = 32
 _ROWS = (1, 2, 4, 8)
-_MOST_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Geometry:
     @property
     def rows_at_once(self) -> int:
         """Rows whose sums a lane holds at once."""
-        return min(self.rows, _MOST_AT_ONCE)
+        return min(self.rows, 4)
 
     @property
     def threads(self) -> int:
