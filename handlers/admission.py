@@ -174,33 +174,6 @@ class Admission:
         return late(turns, self.estimate.milliseconds)
 
 
-@dataclass
-class Pace:
-    """The time of a batch that is decoded, or run, in pieces."""
-
-    clock: Callable[[], float]
-    """A function that returns seconds."""
-    looked: float
-    """The seconds that it returned last."""
-    end: float
-    """The seconds at which the last piece must be done."""
-    longest: float = 0.0
-    """Seconds of the longest piece so far."""
-
-    def allows_another(self) -> bool:
-        """Whether a piece as long as the longest so far would be done in time."""
-        now = self.clock()
-        self.longest = max(self.longest, now - self.looked)
-        self.looked = now
-        return now + self.longest <= self.end
-
-
-def out_of_time() -> RequestError:
-    """Refuse a request for which the requests before it, in its batch, left no time."""
-    message = "the requests that were read together with it took all their time; nothing was computed for it"
-    return RequestError("DeadlineExceeded", message, retry_after=1.0)
-
-
 def too_large(size: str, most: int) -> RequestError:
     """Refuse a request whose response is larger than what the server sends."""
     return RequestError(

@@ -13,7 +13,7 @@ from typing import Union
 
 from torch import Tensor
 
-from .admission import Admission, Pace, PendingRequest, names_deadline, out_of_time, too_large, too_late
+from .admission import Admission, PendingRequest, names_deadline, too_large, too_late
 from .batch import BatchStats, attempt, merge_stats, run_sequences
 from .description import readiness
 from .formats import Codec
@@ -21,6 +21,7 @@ from .formats.json_text import ResponseTooLong, to_json
 from .formats.raw_request import RawRequest
 from .formats.request import InferenceRequest, Outputs
 from .metrics import BatchMetrics
+from .pace import Pace, out_of_time
 from .responses import DEFAULT_MAX_RESPONSE_BYTES, TRUNCATED, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
 from .streaming.chunk_service import SessionRequest, SessionService, without_successors

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing import shapes
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import InvariantError
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks, row_groups
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall, single_bucket_plan
 from torchserve_neuron_lstm.bucketing.planner import Planner, make_planner
+from torchserve_neuron_lstm.bucketing.row_groups import row_groups
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 
 from .strategies import chunk_problems, free_problems
