@@ -128,4 +128,4 @@ class RequestLimits(NamedTuple):
     milliseconds: Optional[float] = None
     """Estimated by the measured costs. None: a tenth of TorchServe's `responseTimeout`."""
     timeout_ms: Optional[float] = None
-    """Deadline of a request that names none, from its arrival at the worker on. None: `responseTimeout`."""
+    """Deadline of a request that names none, from its arrival at the worker on. None: half of `responseTimeout`."""

@@ -54,7 +54,7 @@ class LimitsConfig(Strict):
     timeout_ms: PositiveFloat | None = None
     """The deadline of a request that names none, in milliseconds from its arrival at the worker on.
 
-    What is not begun by then is refused with 504. Left out, it is responseTimeout.
+    What is not begun by then is refused with 504. Left out, it is half of responseTimeout.
     """
 
     @property
