@@ -15,73 +15,68 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from ...handlers.responses import RequestError
 
 PACKAGE = "inference"
-_Field = tuple[int, str]
-"""Number and type. Before the type: `repeated`, `map` from strings, or `one` of the fields of which one is set."""
-_TENSOR_METADATA: Mapping[str, _Field] = {
-    "name": (1, "string"),
-    "datatype": (2, "string"),
-    "shape": (3, "repeated int64"),
+_Fields = Mapping[str, str]
+"""Types of fields. Before the type: `repeated`, `map` from strings, or `one` of the fields of which one is set.
+
+The order counts: the protocol numbers the fields of a message from 1 on.
+"""
+_TENSOR_METADATA: _Fields = {"name": "string", "datatype": "string", "shape": "repeated int64"}
+_TENSOR: _Fields = {**_TENSOR_METADATA, "parameters": "map InferParameter", "contents": "InferTensorContents"}
+_MODEL_VERSION: _Fields = {"name": "string", "version": "string"}
+_INFER: _Fields = {
+    "model_name": "string",
+    "model_version": "string",
+    "id": "string",
+    "parameters": "map InferParameter",
 }
-_TENSOR: Mapping[str, _Field] = {
-    **_TENSOR_METADATA,
-    "parameters": (4, "map InferParameter"),
-    "contents": (5, "InferTensorContents"),
-}
-_MODEL_VERSION: Mapping[str, _Field] = {"name": (1, "string"), "version": (2, "string")}
-_MESSAGES: Mapping[str, Mapping[str, _Field]] = {
+_MESSAGES: Mapping[str, _Fields] = {
     "ServerLiveRequest": {},
-    "ServerLiveResponse": {"live": (1, "bool")},
+    "ServerLiveResponse": {"live": "bool"},
     "ServerReadyRequest": {},
-    "ServerReadyResponse": {"ready": (1, "bool")},
+    "ServerReadyResponse": {"ready": "bool"},
     "ModelReadyRequest": _MODEL_VERSION,
-    "ModelReadyResponse": {"ready": (1, "bool")},
+    "ModelReadyResponse": {"ready": "bool"},
     "ServerMetadataRequest": {},
-    "ServerMetadataResponse": {**_MODEL_VERSION, "extensions": (3, "repeated string")},
+    "ServerMetadataResponse": {**_MODEL_VERSION, "extensions": "repeated string"},
     "ModelMetadataRequest": _MODEL_VERSION,
     "ModelMetadataResponse": {
-        "name": (1, "string"),
-        "versions": (2, "repeated string"),
-        "platform": (3, "string"),
-        "inputs": (4, "repeated ModelMetadataResponse.TensorMetadata"),
-        "outputs": (5, "repeated ModelMetadataResponse.TensorMetadata"),
+        "name": "string",
+        "versions": "repeated string",
+        "platform": "string",
+        "inputs": "repeated ModelMetadataResponse.TensorMetadata",
+        "outputs": "repeated ModelMetadataResponse.TensorMetadata",
     },
     "ModelMetadataResponse.TensorMetadata": _TENSOR_METADATA,
     "ModelInferRequest": {
-        "model_name": (1, "string"),
-        "model_version": (2, "string"),
-        "id": (3, "string"),
-        "parameters": (4, "map InferParameter"),
-        "inputs": (5, "repeated ModelInferRequest.InferInputTensor"),
-        "outputs": (6, "repeated ModelInferRequest.InferRequestedOutputTensor"),
-        "raw_input_contents": (7, "repeated bytes"),
+        **_INFER,
+        "inputs": "repeated ModelInferRequest.InferInputTensor",
+        "outputs": "repeated ModelInferRequest.InferRequestedOutputTensor",
+        "raw_input_contents": "repeated bytes",
     },
     "ModelInferRequest.InferInputTensor": _TENSOR,
-    "ModelInferRequest.InferRequestedOutputTensor": {"name": (1, "string"), "parameters": (2, "map InferParameter")},
+    "ModelInferRequest.InferRequestedOutputTensor": {"name": "string", "parameters": "map InferParameter"},
     "ModelInferResponse": {
-        "model_name": (1, "string"),
-        "model_version": (2, "string"),
-        "id": (3, "string"),
-        "parameters": (4, "map InferParameter"),
-        "outputs": (5, "repeated ModelInferResponse.InferOutputTensor"),
-        "raw_output_contents": (6, "repeated bytes"),
+        **_INFER,
+        "outputs": "repeated ModelInferResponse.InferOutputTensor",
+        "raw_output_contents": "repeated bytes",
     },
     "ModelInferResponse.InferOutputTensor": _TENSOR,
     "InferParameter": {
-        "bool_param": (1, "one bool"),
-        "int64_param": (2, "one int64"),
-        "string_param": (3, "one string"),
-        "double_param": (4, "one double"),
-        "uint64_param": (5, "one uint64"),
+        "bool_param": "one bool",
+        "int64_param": "one int64",
+        "string_param": "one string",
+        "double_param": "one double",
+        "uint64_param": "one uint64",
     },
     "InferTensorContents": {
-        "bool_contents": (1, "repeated bool"),
-        "int_contents": (2, "repeated int32"),
-        "int64_contents": (3, "repeated int64"),
-        "uint_contents": (4, "repeated uint32"),
-        "uint64_contents": (5, "repeated uint64"),
-        "fp32_contents": (6, "repeated float"),
-        "fp64_contents": (7, "repeated double"),
-        "bytes_contents": (8, "repeated bytes"),
+        "bool_contents": "repeated bool",
+        "int_contents": "repeated int32",
+        "int64_contents": "repeated int64",
+        "uint_contents": "repeated uint32",
+        "uint64_contents": "repeated uint64",
+        "fp32_contents": "repeated float",
+        "fp64_contents": "repeated double",
+        "bytes_contents": "repeated bytes",
     },
 }
 """Fields of each message, by name. A message inside another one has that one's name before its own."""
@@ -96,7 +91,7 @@ def _described() -> descriptor_pb2.FileDescriptorProto:
     for name, fields in _MESSAGES.items():
         outer, _, own = name.rpartition(".")
         message = made[name] = (made[outer].nested_type if outer else file.message_type).add(name=own)
-        for field, (number, written) in fields.items():
+        for number, (field, written) in enumerate(fields.items(), start=1):
             _add_field(message, name, field, number, written)
     return file
 
