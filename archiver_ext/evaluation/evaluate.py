@@ -15,7 +15,7 @@ from ...bucketing.shapes import role_buckets
 from ...config.manifest import Manifest
 from ...config.manifest_writer import write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
-from ...handlers.runtime.user_code import selected_lengths
+from ...handlers.runtime.user_code import load_bucket_selector
 from ..progress import ProgressCallback
 from .candidate import Candidate, CandidateResult
 from .input_ranges import with_value_ranges
@@ -62,7 +62,8 @@ def evaluate_engine(
     else:
         costs = _estimated_costs(manifest)
     measured = with_errors(with_costs(manifest, costs), verified)
-    planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
+    table = load_bucket_selector(measured.kernel, measured.grid.lengths, build.tree)
+    planned = replace(loaded, planner=planner_from_manifest(measured, table))
     total_ms = sum(planned.plan(lengths).milliseconds(planned.cost) for lengths in compared_batches(manifest))
     beyond = kinds_beyond_tolerance(loaded, cases)
     result = CandidateResult(candidate, tuple(compiled), verified, measured, total_ms, simulation, beyond)

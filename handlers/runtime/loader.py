@@ -32,7 +32,7 @@ from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, Variant, read_manifest
 from .requirements import check_memory, check_requirements
-from .user_code import Importing, selected_lengths, working_directory
+from .user_code import Importing, load_bucket_selector, working_directory
 
 if TYPE_CHECKING:
     from .own_model import Answer, OwnProgram
@@ -206,9 +206,10 @@ def load_archive(
     except WeightsError as error:
         raise LoadError(f"{error}: {REPACKAGE}") from error
     own = _load_own_model(directory, manifest, threads, weights, importing)
+    table = load_bucket_selector(manifest.kernel, manifest.grid.lengths, directory, importing)
     archive = LoadedArchive(
         manifest=manifest,
-        planner=planner_from_manifest(manifest, selected_lengths(manifest, directory, importing)),
+        planner=planner_from_manifest(manifest, table),
         threads=threads,
         programs=_load_programs(directory, manifest, threads, weights)
         if own is None or manifest.model is None
@@ -269,7 +270,7 @@ def warm_up(model: ServedModel, bucket: Bucket, rows: int) -> None:
 
 
 def planner_from_manifest(manifest: Manifest, table: tuple[int, ...] | None = None) -> Planner:
-    """Make the planner for an archive's programs and their measured costs; `table`: by `selected_lengths`."""
+    """Make the planner for an archive's programs and their measured costs; `table`: by `load_bucket_selector`."""
     shapes = supported_shapes(manifest)
     padding = {cost.bucket: cost.milliseconds for cost in manifest.padding_costs}
     measured = CostModel(padding) if padding else measured_cost(manifest, manifest.kind)

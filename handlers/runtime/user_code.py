@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import Any
 
 from ...bucketing.planner import tabulate_selector
-from ...config.manifest import Manifest
 from .checked_modules import serves_modules
 
 Importing = Callable[[Path], "AbstractContextManager[None]"]
@@ -119,24 +118,17 @@ def working_directory(directory: Path) -> Iterator[None]:
         sys.dont_write_bytecode = bytecode
 
 
-def selected_lengths(
-    manifest: Manifest, directory: Path, importing: Importing = working_directory
+def load_bucket_selector(
+    reference: str | None, lengths: tuple[int, ...], directory: Path, importing: Importing = working_directory
 ) -> tuple[int, ...] | None:
-    """Return the bucket lengths that the user's selector in `directory` returns; None without one.
+    """Return the bucket lengths of a grid that the user's selector in `directory` returns; None without one.
 
     They are those of 1, 2, 3, ... timesteps.
 
     Raises `RuntimeError`: the function is missing, or its return value is not valid; with the cause.
     """
-    if manifest.kernel is None:
+    if reference is None:
         return None
-    return load_bucket_selector(manifest.kernel, manifest.grid.lengths, directory, importing)
-
-
-def load_bucket_selector(
-    reference: str, lengths: tuple[int, ...], directory: Path, importing: Importing = working_directory
-) -> tuple[int, ...]:
-    """Tabulate the selector of this name for the lengths of a grid. Raises `RuntimeError`: as `selected_lengths`."""
     with importing(directory):
         try:
             choose = import_reference(reference, directory)

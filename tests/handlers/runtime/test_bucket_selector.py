@@ -10,7 +10,7 @@ from tiny_archive import make_archive, make_model
 from torchserve_neuron_lstm.config.manifest import ManifestError, read_manifest
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
-from torchserve_neuron_lstm.handlers.runtime.user_code import selected_lengths
+from torchserve_neuron_lstm.handlers.runtime.user_code import load_bucket_selector
 
 LARGEST = '''
 """The largest bucket for whatever is longer than the file beside it says."""
@@ -50,7 +50,7 @@ def test_batches_are_planned_by_it_where_there_is_one(archive: Path) -> None:
     assert {run.bucket.length: set(run.rows) for run in plan.calls} == {8: {0, 2}, 4: {1, 3}}
     for (sums,), (ids,) in zip(variants.run_plan(plan, requests, lengths)[0], requests, strict=True):
         torch.testing.assert_close(sums, model(ids[None], torch.tensor([len(ids)]))[0][0])
-    assert selected_lengths(replace(read_manifest(archive), kernel=None), archive) is None
+    assert load_bucket_selector(None, read_manifest(archive).grid.lengths, archive) is None
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_batches_are_planned_by_it_where_there_is_one(archive: Path) -> None:
 )
 def test_one_that_cannot_be_served_by_is_told_while_loading(archive: Path, kernel: str, complaint: str) -> None:
     with pytest.raises(RuntimeError) as refused:
-        selected_lengths(replace(read_manifest(archive), kernel=kernel), archive)
+        load_bucket_selector(kernel, read_manifest(archive).grid.lengths, archive)
 
     assert f"kernel {kernel}: " in str(refused.value)
     assert complaint in str(refused.value)
