@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from .cost import CostModel, IntegerCost, bucket_costs, integer_costs
+from .cost import CostModel, bucket_costs, integer_costs
 from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, BucketGrid, DynamicShape, Shapes
 
@@ -55,7 +54,6 @@ class _Choice(NamedTuple):
     bucket: Bucket
 
 
-@dataclass(frozen=True)
 class BucketPlanner:
     """Planner of batches over one grid and its costs.
 
@@ -73,18 +71,13 @@ class BucketPlanner:
     ProgramCall(bucket=Bucket(batch=4, length=16), rows=(2, 3, 0, 4), start=0)
     """
 
-    grid: BucketGrid
-    cost: CostModel
-    selected: tuple[int, ...] | None = None
-    """Bucket length for 1, 2, 3, ... timesteps, from `tabulate_selector`; None: chosen by cost."""
-    _choices: tuple[tuple[_Choice, ...], ...] = field(init=False, repr=False, compare=False)
-    """For each bucket length, the choices for a call of rows of that length."""
-
-    def __post_init__(self) -> None:
-        lengths, costs = self.grid.lengths, bucket_costs(self.cost, self.grid.buckets)
-        is_chosen = self.selected is None
-        holding = [lengths[index:] if is_chosen else (length,) for index, length in enumerate(lengths)]
-        object.__setattr__(self, "_choices", tuple(_choices(self.grid.batches, own, costs) for own in holding))
+    def __init__(self, grid: BucketGrid, cost: CostModel, selected: tuple[int, ...] | None = None) -> None:
+        """`selected` has the bucket lengths for 1, 2, 3, ... timesteps (`tabulate_selector`); None: by cost."""
+        self.grid, self.cost, self.selected = grid, cost, selected
+        lengths, costs = grid.lengths, bucket_costs(cost, grid.buckets)
+        holding = [lengths[index:] if selected is None else (length,) for index, length in enumerate(lengths)]
+        self._choices = [_choices(grid.batches, own, costs) for own in holding]
+        """For each bucket length, the choices for a call of rows of that length."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for requests of these lengths.
@@ -134,7 +127,6 @@ def _cheapest_cover(choices: Sequence[tuple[_Choice, ...]]) -> list[_Choice]:
 _ALL_SIZES_UP_TO = 8
 
 
-@dataclass(frozen=True)
 class DynamicPlanner:
     """Planner of batches for an engine that takes any shape within limits. Built once.
 
@@ -149,26 +141,14 @@ class DynamicPlanner:
     ProgramCall(bucket=Bucket(batch=4, length=16), rows=(2, 3, 0, 4), start=0)
     """
 
-    shape: DynamicShape
-    cost: CostModel
-    _costs: tuple[IntegerCost, ...] = field(init=False, repr=False, compare=False)
-    _sizes: tuple[tuple[int, int, int], ...] = field(init=False, repr=False, compare=False)
-    """Rows, cost of a call, cost of each of its timesteps; the largest first."""
-
-    def __post_init__(self) -> None:
-        costs = integer_costs(self.cost, self.shape.batch)
-        sizes = {*range(1, _ALL_SIZES_UP_TO + 1), *self.cost.batches, self.shape.batch}
-        object.__setattr__(self, "_costs", costs)
-        object.__setattr__(
-            self,
-            "_sizes",
-            tuple((size, *costs[size]) for size in sorted(sizes, reverse=True) if size <= self.shape.batch),
-        )
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
+    def __init__(self, shape: DynamicShape, cost: CostModel) -> None:
+        self.shape, self.cost = shape, cost
+        sizes = {*range(1, _ALL_SIZES_UP_TO + 1), *cost.batches, shape.batch}
+        self.sizes = tuple(size for size in sorted(sizes) if size <= shape.batch)
         """Numbers of rows that groups may have, ascending."""
-        return tuple(size for size, _, _ in reversed(self._sizes))
+        self._costs = integer_costs(cost, shape.batch)
+        self._sizes: list[tuple[int, int, int]] = [(size, *self._costs[size]) for size in reversed(self.sizes)]
+        """Rows, cost of a call, cost of each of its timesteps; the largest first."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for requests of these lengths."""

@@ -34,7 +34,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple
@@ -52,7 +51,6 @@ _NEVER = 1 << 200
 """Integer cost beyond that of every plan."""
 
 
-@dataclass(frozen=True)
 class BucketedChunkPlanner:
     """Planner of chunked execution over a grid of (batch, chunk length) buckets. Built once.
 
@@ -70,18 +68,18 @@ class BucketedChunkPlanner:
     ProgramCall(bucket=Bucket(batch=1, length=64), rows=(1,), start=16)
     """
 
-    grid: BucketGrid
-    cost: CostModel
-    longest: int | None = None
-    head_cost: CostModel | None = None
-    most_states: int = _MOST_STATES
-    _options: _Options = field(init=False, repr=False, compare=False)
-    _heads: tuple[Bucket, ...] = field(init=False, repr=False, compare=False)
-    """For each number of rows, the largest bucket of the cheapest that hold them together."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_options", _compute_options(self.grid, bucket_costs(self.cost, self.grid.buckets)))
-        object.__setattr__(self, "_heads", _head_buckets(self.grid, self.head_cost))
+    def __init__(
+        self,
+        grid: BucketGrid,
+        cost: CostModel,
+        longest: int | None = None,
+        head_cost: CostModel | None = None,
+        most_states: int = _MOST_STATES,
+    ) -> None:
+        self.grid, self.cost, self.longest, self.most_states = grid, cost, longest, most_states
+        self._options = _compute_options(grid, bucket_costs(cost, grid.buckets))
+        self._heads = _head_buckets(grid, head_cost)
+        """For each number of rows, the largest bucket of the cheapest that hold them together."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the chunked plan for requests of these lengths."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from math import isfinite
 from typing import NamedTuple
@@ -25,7 +24,6 @@ class LinearCost(NamedTuple):
     step_ms: float
 
 
-@dataclass(frozen=True)
 class CostModel:
     """Measured milliseconds of one call of some buckets; other buckets are interpolated.
 
@@ -43,24 +41,21 @@ class CostModel:
     Raises `ValueError`: nothing was measured, or a measurement is not a positive number.
     """
 
-    milliseconds: Mapping[Bucket, float]
-    _measured: tuple[tuple[int, _Points], ...] = field(init=False, repr=False, compare=False)
-    """For each measured number of rows, ascending: (timesteps, milliseconds), ascending."""
-    _lines: tuple[tuple[int, LinearCost], ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not self.milliseconds:
+    def __init__(self, milliseconds: Mapping[Bucket, float]) -> None:
+        if not milliseconds:
             raise ValueError("a cost model needs the measured milliseconds of at least one bucket")
+        self.milliseconds = milliseconds
         points: dict[int, list[tuple[int, float]]] = {}
-        for bucket, milliseconds in sorted(self.milliseconds.items()):
-            if not (isfinite(milliseconds) and milliseconds > 0):
+        for bucket, measured in sorted(milliseconds.items()):
+            if not (isfinite(measured) and measured > 0):
                 raise ValueError(
                     f"the cost of bucket {bucket.batch} x {bucket.length} must be a positive number of milliseconds, "
-                    f"got {milliseconds}"
+                    f"got {measured}"
                 )
-            points.setdefault(bucket.batch, []).append((bucket.length, milliseconds))
-        object.__setattr__(self, "_measured", tuple(points.items()))
-        object.__setattr__(self, "_lines", tuple((batch, _fit(own)) for batch, own in points.items()))
+            points.setdefault(bucket.batch, []).append((bucket.length, measured))
+        self._measured = tuple(points.items())
+        """For each measured number of rows, ascending: (timesteps, milliseconds), ascending."""
+        self._lines = tuple((batch, _fit(own)) for batch, own in points.items())
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -197,11 +192,8 @@ class IntegerCost(NamedTuple):
 
 def integer_costs(cost: CostModel, batch: int) -> tuple[IntegerCost, ...]:
     """Return the integer costs of calls of 0 to `batch` rows, so that rows are indices."""
-    lines = ((rows, cost.line(rows)) for rows in range(1, batch + 1))
-    return (
-        IntegerCost(0, 0),
-        *(
-            IntegerCost(integer_cost(line.call_ms, 0, PICOSECONDS), integer_cost(line.step_ms, rows, PICOSECONDS))
-            for rows, line in lines
-        ),
-    )
+    costs = [IntegerCost(0, 0)]
+    for rows in range(1, batch + 1):
+        call_ms, step_ms = cost.line(rows)
+        costs.append(IntegerCost(integer_cost(call_ms, 0, PICOSECONDS), integer_cost(step_ms, rows, PICOSECONDS)))
+    return tuple(costs)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .cost import CostModel, IntegerCost, integer_costs
@@ -23,7 +22,6 @@ from .shapes import Bucket, DynamicShape
 _MIN_GAIN = 0.05  # a smaller row group is tried if a step of it costs this much less: measurements differ by less
 
 
-@dataclass(frozen=True)
 class DynamicChunkPlanner:
     """Planner of chunked execution for an engine that takes any shape within limits. Built once.
 
@@ -41,16 +39,11 @@ class DynamicChunkPlanner:
     ProgramCall(bucket=Bucket(batch=2, length=220), rows=(3, 1), start=90)
     """
 
-    shape: DynamicShape
-    cost: CostModel
-    _costs: tuple[IntegerCost, ...] = field(init=False, repr=False, compare=False)
-    group_sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    """Numbers of rows into which a batch may be cut, the largest first."""
-
-    def __post_init__(self) -> None:
-        costs = integer_costs(self.cost, self.shape.batch)
-        object.__setattr__(self, "_costs", costs)
-        object.__setattr__(self, "group_sizes", _group_sizes(costs, self.cost.batches))
+    def __init__(self, shape: DynamicShape, cost: CostModel) -> None:
+        self.shape, self.cost = shape, cost
+        self._costs = integer_costs(cost, shape.batch)
+        self.group_sizes = _group_sizes(self._costs, cost.batches)
+        """Numbers of rows into which a batch may be cut, the largest first."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest chunked plan for requests of these lengths."""

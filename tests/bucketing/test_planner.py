@@ -140,9 +140,8 @@ def test_the_same_batch_is_planned_the_same_again(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
-def test_planners_of_the_same_shapes_and_costs_are_equal(make: Callable[[], Planner]) -> None:
+def test_planners_of_the_same_shapes_and_costs_plan_alike(make: Callable[[], Planner]) -> None:
     """Also a batch in which every request was refused is planned: it needs no run."""
-    assert make() == make()
     for lengths in ([3, 16, 9, 9, 1, 12, 2], []):
         assert make().plan(lengths) == make().plan(lengths)
     assert make().plan([]) == Plan(())
