@@ -89,7 +89,7 @@ def decode_session(record: bytes, key: bytes) -> Session:
     # The checksum is no secret: whoever can write to the store can make a record of anything.
     if content[0] > 1 or sum(sizes) != len(content) - _FIELDS.size:
         raise CorruptRecordError(f"the record of {len(record)} bytes is damaged: its fields have other sizes or values")
-    digest, content_type, body, state = _split(content[_FIELDS.size :], sizes)
+    digest, content_type, body, state = struct.unpack_from("{}s{}s{}s{}s".format(*sizes), content, _FIELDS.size)
     try:
         reply = Reply(body, content_type.decode())
     except UnicodeDecodeError as error:
@@ -102,14 +102,6 @@ def _checksum(key: bytes, content: bytes) -> bytes:
     checksum.update(key)
     checksum.update(content)
     return checksum.digest()
-
-
-def _split(content: bytes, sizes: list[int]) -> list[bytes]:
-    parts, begin = [], 0
-    for size in sizes:
-        parts.append(content[begin : begin + size])
-        begin += size
-    return parts
 
 
 MAX_CHARACTERS = 128
