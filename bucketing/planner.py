@@ -16,8 +16,6 @@ from .dynamic_chunks import DynamicChunkPlanner
 from .plan import Plan
 from .shapes import BucketGrid, Shapes
 
-ExecutionMode = Literal["sequence", "chunk"]
-
 
 class Planner(Protocol):
     """Function from lengths to the cheapest plan. Built once for an archive; planning keeps no state."""
@@ -35,7 +33,7 @@ class Planner(Protocol):
 
 
 def make_planner(
-    kind: ExecutionMode,
+    kind: Literal["sequence", "chunk"],
     shapes: Shapes,
     cost: CostModel,
     *,

@@ -11,8 +11,6 @@ from typing import Literal, NamedTuple
 from ..bucketing.shapes import BucketGrid
 from .batch import BatchStats
 
-MetricType = Literal["counter", "histogram"]
-
 
 @dataclass(frozen=True)
 class Metric:
@@ -22,7 +20,7 @@ class Metric:
     """
 
     name: str
-    type: MetricType
+    type: Literal["counter", "histogram"]
     values: Callable[[BatchMetrics, BucketGrid], Mapping[str, float]]
     dimension: str | None = None
 

@@ -116,16 +116,13 @@ def abbreviate(value: object) -> str:
     return text if len(text) <= 32 else text[:29] + "..."
 
 
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-
-
 class RawResponse(NamedTuple):
     """Status, body and headers of a response."""
 
     status: int
     body: bytes
     content_type: str = JSON
-    headers: Mapping[str, str] = _NO_HEADERS
+    headers: Mapping[str, str] = MappingProxyType({})
     """Headers other than the content type."""
     replayed: bool = False
     """Whether it repeats an earlier response to the same request of a session."""
