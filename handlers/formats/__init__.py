@@ -116,7 +116,7 @@ class Codec:
 
     def _decode_body(self, request: RawRequest) -> InferenceRequest:
         body = request.body()
-        self._check_size(request, body.value)
+        self.check_size(request, body.value)
         for one in self._body_formats:
             if one.matches(body):
                 return one.decode(body)
@@ -174,11 +174,8 @@ class Codec:
             raise
         raise malformed("the body is in none of the formats that are served here")
 
-    def check_size(self, request: RawRequest) -> None:
-        """Refuse a body with too many bytes, before it is parsed. Raises `RequestError`: 413."""
-        self._check_size(request, request.written())
-
-    def _check_size(self, request: RawRequest, given: object) -> None:
+    def check_size(self, request: RawRequest, given: object) -> None:
+        """Refuse a request whose body, as `given`, has too many bytes to be parsed. Raises `RequestError`: 413."""
         most = self.manifest.limits.body_bytes
         size = len(given) if isinstance(given, (bytes, bytearray, str)) else request.content_length
         if size > most:

@@ -28,7 +28,7 @@ from ..formats.request import InferenceRequest, Outputs, SequenceInput
 from ..pace import Pace, out_of_time
 from ..responses import JSON, Encoded, Outcome, RawResponse, RequestError, invalid
 from ..runtime.loader import ServedModel
-from .fields import SessionFieldValues, find_session_fields, has_body, invalid_session_id, read_session_fields
+from .fields import SessionFieldValues, find_session_fields, has_body, read_session_fields
 from .state import LoadedSession, RevisionConflict, SessionKey, SessionSource, SessionUpdate, StateSerializer
 
 _MAX_ATTEMPTS = 8
@@ -114,7 +114,7 @@ class SessionService:
 
     def decode(self, request: RawRequest) -> SessionRequest:
         """Decode one request of a session. Raises `RequestError`: why the request is refused."""
-        self.codec.check_size(request)
+        self.codec.check_size(request, request.written())
         found, rest = find_session_fields(request, self.names, self.codec.is_json)
         try:
             fields = read_session_fields(found, self.names)
@@ -206,7 +206,7 @@ class SessionService:
         try:
             return check_id(given)
         except ValueError as error:
-            raise invalid_session_id(error, self.names.id) from None
+            raise RequestError("InvalidSessionId", f"{self.names.id}: {error}") from None
 
     def _run_round(
         self, requests: Sequence[SessionRequest], pace: Pace

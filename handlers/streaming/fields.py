@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...sessions.settings import SessionFields, normalize_field_name
 from ..formats.json_formats import decode_json
 from ..formats.raw_request import BODY_FIELDS, Body, RawRequest
-from ..responses import RequestError, abbreviate, invalid
+from ..responses import abbreviate, invalid
 
 _V2_PARAMETERS = {"sequence_id": "id", "sequence_start": "start", "sequence_end": "end", "sequence_step": "step"}
 """The names that clients of the Open Inference Protocol may use in `parameters` too."""
@@ -147,8 +147,3 @@ def _step(value: object, name: str) -> int:
     if type(number) is not int or not 0 <= number <= _MAX_STEP:
         raise invalid(f"{name} must be the number of timesteps before this request, not {abbreviate(value)}")
     return number
-
-
-def invalid_session_id(error: ValueError, name: str) -> RequestError:
-    """Refuse a session id that is not valid."""
-    return RequestError("InvalidSessionId", f"{name}: {error}")
