@@ -96,21 +96,19 @@ class RedisStore:
         members, places = self._places([change.id for change in changes])
         with self._lock:
             swept = [one for one, partition in enumerate(self._partitions) if not changes or partition.sweep_is_due]
+            skip_if_down = frozenset(swept).difference(places) if changes else frozenset()
+            places.update((partition, []) for partition in swept if partition not in places)
             writes = {
                 partition: self._partitions[partition].write(
-                    [members[index] for index in places.get(partition, ())],
-                    [changes[index] for index in places.get(partition, ())],
+                    [members[index] for index in indices], [changes[index] for index in indices]
                 )
-                for partition in dict.fromkeys((*places, *swept))
+                for partition, indices in places.items()
             }
             requests = {partition: [written.command] for partition, written in writes.items()}
-            skip_if_down = frozenset(writes.keys() - places.keys()) if changes else frozenset()
             answers = self._ask(requests, self._settings.replicas, skip_if_down)
             outcomes = {
-                partition: self._outcomes(
-                    partition, writes[partition], answers[partition], len(places.get(partition, ()))
-                )
-                for partition in writes
+                partition: self._outcomes(partition, written, answers[partition], len(places[partition]))
+                for partition, written in writes.items()
             }
         return _in_order(len(changes), places, outcomes)
 
