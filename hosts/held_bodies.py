@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import ClassVar
-
-from typing_extensions import Self
 
 from ..handlers.responses import RequestError
 
 _MOST_BYTES = 512 << 20
 
 
-class HeldBody:
+class HeldBody(AbstractContextManager["HeldBody"]):
     """The body of one request, counted with all others of the process until the `with` block ends.
 
     A queue counts requests only once their bodies were read. Bodies of which a client sends all but the end would fill
@@ -26,12 +24,7 @@ class HeldBody:
         self._most = max(_MOST_BYTES, largest)
         self._bytes = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.drop()
 
     def add(self, size: int) -> None:
