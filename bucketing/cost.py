@@ -53,14 +53,11 @@ class CostModel:
                     f"got {measured}"
                 )
             points.setdefault(bucket.batch, []).append((bucket.length, measured))
+        self.batches = tuple(points)
+        """Numbers of rows that were measured, ascending."""
         self._measured = tuple(points.items())
         """For each measured number of rows, ascending: (timesteps, milliseconds), ascending."""
         self._lines = tuple((batch, _fit(own)) for batch, own in points.items())
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        """Numbers of rows that were measured, ascending."""
-        return tuple(batch for batch, _ in self._measured)
 
     def of(self, bucket: Bucket) -> float:
         """Return the milliseconds of one call of `bucket`, always positive."""

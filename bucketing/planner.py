@@ -22,7 +22,7 @@ class Planner(Protocol):
 
     @property
     def cost(self) -> CostModel:
-        """Cost model of the calls of its plans."""
+        """Costs that plans are made by: of measured calls or, where it was measured apart, of padding."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for requests of these lengths.

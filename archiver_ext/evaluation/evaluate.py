@@ -64,7 +64,7 @@ def evaluate_engine(
     measured = with_errors(with_costs(manifest, costs), verified)
     table = load_bucket_selector(measured.kernel, measured.grid.lengths, build.tree)
     planned = replace(loaded, planner=planner_from_manifest(measured, table))
-    total_ms = sum(planned.plan(lengths).milliseconds(planned.cost) for lengths in compared_batches(manifest))
+    total_ms = sum(planned.plan(lengths).milliseconds(planned.planner.cost) for lengths in compared_batches(manifest))
     beyond = kinds_beyond_tolerance(loaded, cases)
     result = CandidateResult(candidate, tuple(compiled), verified, measured, total_ms, simulation, beyond)
     return EvaluatedEngine(result, planned, torch_threads)

@@ -84,11 +84,6 @@ class LoadedArchive:
     """The model itself, if it answers in place of programs, or what is too short for them."""
 
     @property
-    def cost(self) -> CostModel:
-        """The costs that plans are made by: of measured calls or, where it was measured apart, of padding."""
-        return self.planner.cost
-
-    @property
     def runs_in_forks(self) -> bool:
         """Whether the programs also run in a fork of the process that loaded them."""
         return get_backend(self.manifest.backend).runs_in_forks

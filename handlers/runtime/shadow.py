@@ -66,15 +66,11 @@ class ShadowedModel:
         self._waiting: queue.Queue[Optional[_Comparison]] = queue.Queue(_MOST_WAITING)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._own_answers = False
+        self.answers_itself = False
+        """Whether the model's own code answers, after a difference."""
         self._thread = threading.Thread(target=self._compare_all, name="neuron_lstm shadow", daemon=True)
         self._thread.start()
         atexit.register(self.close)
-
-    @property
-    def answers_itself(self) -> bool:
-        """Whether the model's own code answers, after a difference."""
-        return self._own_answers
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for sequences of these lengths."""
@@ -89,14 +85,14 @@ class ShadowedModel:
         resumed: ResumedState | None = None,
     ) -> tuple[list[Tensors], Tensors]:
         """Run the plan, as `ServedModel.run_plan` says; or let the model's own code answer."""
-        if self._own_answers:
+        if self.answers_itself:
             self._thread.join()  # it ends after the difference, and one thread alone may call the model
             return [self._answer(tensors, length) for tensors, length in zip(sequences, lengths)], ()
         return self._lowered.run_plan(plan, sequences, lengths, pad, resumed)
 
     def observe(self, tensors: Sequence[torch.Tensor], length: int, outputs: Tensors) -> None:
         """Compare an answer, if it is chosen. It is copied, as programs use their buffers again."""
-        if self._own_answers or self._choose() >= self._settings.share:
+        if self.answers_itself or self._choose() >= self._settings.share:
             return
         try:
             self._waiting.put_nowait(_Comparison(tensors, length, tuple([output.clone() for output in outputs])))
@@ -133,7 +129,7 @@ class ShadowedModel:
             self._count(compared=1, different=int(is_different))
             if is_different and self._settings.on_difference == "model" and self._is_certain(one):
                 _log.warning("shadow: the model's own code answers from now on")
-                self._own_answers = True
+                self.answers_itself = True
                 return
 
     def _is_different(self, one: _Comparison) -> bool:

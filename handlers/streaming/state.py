@@ -31,11 +31,8 @@ class StateSerializer:
     def __init__(self, carried: Sequence[CarriedValue]) -> None:
         self.specs = [value.spec for value in carried]
         self._widths = [prod(spec.item_sizes(1)) * item_bytes(torch_dtype(spec)) for spec in self.specs]
-
-    @property
-    def size(self) -> int:
+        self.size = sum(self._widths)
         """The number of bytes of one sequence."""
-        return sum(self._widths)
 
     def serialize(self, values: Sequence[torch.Tensor]) -> list[bytes]:
         """Return the bytes of each row of the carried values."""
@@ -56,12 +53,11 @@ class StateSerializer:
         if not self.specs or not states:
             return tuple(torch.zeros(spec.sizes(len(states), 1), dtype=torch_dtype(spec)) for spec in self.specs)
         table = torch.frombuffer(bytearray().join(states), dtype=torch.uint8).view(len(states), self.size)
-        values, start = [], 0
-        for spec, width in zip(self.specs, self._widths):
+        values = []
+        for spec, part in zip(self.specs, table.split_with_sizes(self._widths, 1)):
             # A copy: one row is contiguous as it is, at a place that another dtype may not have.
-            own = table[:, start : start + width].clone(memory_format=torch.contiguous_format).view(torch_dtype(spec))
+            own = part.clone(memory_format=torch.contiguous_format).view(torch_dtype(spec))
             values.append(own.view(len(states), *spec.item_sizes(1)))
-            start += width
         return tuple(values)
 
 

@@ -53,15 +53,12 @@ class RedisStore:
         self._lock = Lock()
         # The braces put all keys of a partition on one server of a cluster.
         tags = partition_tags(model) if settings.cluster else [quote(model, safe="")]
+        self.partitions = len(tags)
+        """The number of partitions, each with its share of the limits."""
         own = partition_limits(limits) if settings.cluster else limits
         extent = f" in one of {PARTITIONS} partitions" if settings.cluster else ""
         self._partitions = [RedisPartition(f"neuron-lstm:{{{tag}}}:", model, own, clock, extent) for tag in tags]
         self._connections = RedisConnections(settings, [*map(hash_slot, tags)])
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions, each with its share of the limits."""
-        return len(self._partitions)
 
     def read(
         self, ids: Sequence[str], known: Optional[Mapping[str, int]] = None
