@@ -99,14 +99,8 @@ class _RowGroup(NamedTuple):
 
 def _plan_group(lengths: list[int], first: int, beyond: int, costs: Sequence[IntegerCost]) -> _RowGroup:
     """Plan the rows from `first` to before `beyond`, which one call can take."""
-    ends: list[int] = []
-    active: list[int] = []
-    for count, length in enumerate(lengths[first:beyond], start=1):
-        if ends and length == ends[-1]:
-            active[-1] = count
-        else:
-            ends.append(length)
-            active.append(count)
+    reaching = {length: count for count, length in enumerate(lengths[first:beyond], start=1)}  # equal ones: the last
+    ends, active = list(reaching), list(reaching.values())
     choices, cost = _choose(ends, active, costs)
     return _RowGroup(first, ends, active, choices, cost)
 
