@@ -99,19 +99,26 @@ class RevisionConflict(NamedTuple):
 
 
 class SessionSource(Protocol):
-    """A source of the sessions of one model, which loads and saves them."""
+    """A source of the sessions of one model, which loads and saves them.
+
+    What one inherits is for sessions that are not stored, and that are found by their id.
+    """
 
     def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
         """Load the session of each key; the ids are different."""
 
     def token(self, steps: int, state: bytes) -> str | None:
         """Return the token that the client sends with its next request; None: the id is enough."""
+        return None
 
     def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Save each session, or return why it is not saved; the ids are different."""
+        return [None] * len(updates)
 
     def expired(self) -> int:
         """Return the number of idle sessions removed since the last call."""
+        return 0
 
     def available(self) -> bool | None:
         """Whether sessions can be read and written now; None: there is no store."""
+        return None

@@ -27,7 +27,7 @@ from ...sessions.store import (
     Written,
 )
 from ..responses import RequestError
-from .state import LoadedSession, RevisionConflict, SessionKey, SessionUpdate
+from .state import LoadedSession, RevisionConflict, SessionKey, SessionSource, SessionUpdate
 
 _BYTES = 64 * 1024 * 1024
 _BYTES_BESIDE = 1024
@@ -95,7 +95,7 @@ _RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class StoreSessions:
+class StoreSessions(SessionSource):
     """Sessions in a store that all workers share."""
 
     store: Store
@@ -118,10 +118,6 @@ class StoreSessions:
             else _loaded(record, store_key(id, self.store.model))
             for id, record in zip(ids, records)  # noqa: A001 - the standard term
         ]
-
-    def token(self, steps: int, state: bytes) -> str | None:
-        """Return None: the id is enough."""
-        return None
 
     def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Write each session whose record is still the loaded one."""

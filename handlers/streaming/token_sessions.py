@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from ...sessions.session import Reply, Session
 from ...sessions.token import InvalidTokenError, TokenState, sign_token, token_model, verify_token
 from ..responses import RequestError
-from .state import LoadedSession, RevisionConflict, SessionKey, SessionUpdate
+from .state import LoadedSession, SessionKey, SessionSource
 
 
 @dataclass(frozen=True)
-class TokenSessions:
+class TokenSessions(SessionSource):
     """Sessions in signed tokens: the client gets one with a response, and sends it with the next request."""
 
     keys: tuple[bytes, ...] = field(repr=False)
@@ -36,17 +36,6 @@ class TokenSessions:
         """Return the session as a signed token."""
         model = token_model(self.state_id, self.name)
         return sign_token(TokenState(steps, model, state, int(self.clock())), self.keys[0])
-
-    def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
-        """Save nothing: the client has the token."""
-        return [None] * len(updates)
-
-    def expired(self) -> int:
-        """Return 0: nothing is stored."""
-        return 0
-
-    def available(self) -> None:
-        """Return None: there is no store."""
 
     def _verified(self, token: str | None) -> LoadedSession | RequestError:
         if token is None:
