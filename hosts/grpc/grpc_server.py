@@ -76,7 +76,7 @@ def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tup
 
     What is beyond any model's limits is not parsed.
     """
-    most = _largest(archives)
+    most = max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
     if len(content) > most + _BESIDE_TENSORS:
         raise RequestError("BodyTooLarge", f"the message has {len(content)} bytes, one request may have at most {most}")
     tensors = max((len(one.manifest.inputs) * one.manifest.limits.sequences for one in archives.values()), default=0)
@@ -84,11 +84,6 @@ def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tup
     asked = message.model_name, message.model_version
     archive = _find(*asked, archives)
     return asked, rest_request(message, metadata, archive.manifest.limits.body_bytes)
-
-
-def _largest(archives: Archives) -> int:
-    """Return the bytes of the largest body that a model takes."""
-    return max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
 
 
 def _find(name: str, version: str, archives: Archives) -> HostedArchive:
