@@ -96,17 +96,13 @@ def run_with_isolation(
         return [*results], stats
     if len(inputs) == 1:
         return [internal(UNEXPECTED_ERROR)], BatchStats(tuple(lengths))
-    separate: list[ResultT | RequestError] = []
-    parts: list[BatchStats] = []
+    separate: list[tuple[ResultT | RequestError, BatchStats]] = []
     for one, length in zip(inputs, lengths):
-        if pace is not None and not pace.allows_another():
-            separate.append(out_of_time())
-            parts.append(BatchStats((length,)))
-            continue
-        alone = _run_alone(one, length, run, logged)
-        separate.append(alone[0])
-        parts.append(alone[1])
-    return separate, merge_stats(parts)
+        if pace is None or pace.allows_another():
+            separate.append(_run_alone(one, length, run, logged))
+        else:
+            separate.append((out_of_time(), BatchStats((length,))))
+    return [result for result, _ in separate], merge_stats([stats for _, stats in separate])
 
 
 def _run_alone(

@@ -100,9 +100,8 @@ class BatchMetrics(NamedTuple):
         {'4x8': 1, '1x8': 1}
         """
         calls = Counter(call.bucket for plan in self.stats.plans for call in plan.calls)
-        named: dict[str, int] = {}
+        named: Counter[str] = Counter()
         for bucket, count in calls.items():
-            holding = grid.smallest_holding(*bucket)
-            name = f"{holding.batch}x{holding.length}"
-            named[name] = named.get(name, 0) + count
-        return named
+            batch, length = grid.smallest_holding(*bucket)
+            named[f"{batch}x{length}"] += count
+        return dict(named)

@@ -52,14 +52,12 @@ def to_json(value: object, most: int | None = None) -> bytes:
         if most is not None and len(text) > most:
             raise ResponseTooLong(f"the text has {len(text)} bytes, at most {most} are allowed")
         return text
-    parts: list[bytes] = []
-    size = 0
+    content = bytearray()
     for part in map(_encoded, _parts(value)):
-        parts.append(part)
-        size += len(part)
-        if size > most:
+        content += part
+        if len(content) > most:
             raise ResponseTooLong(f"the text has more than {most} bytes")
-    return b"".join(parts)
+    return bytes(content)
 
 
 def _encoded(text: str) -> bytes:

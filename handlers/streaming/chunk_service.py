@@ -172,11 +172,11 @@ class SessionService:
                 rest = [index for index in pending if index not in current]
             results, round_stats = self._run_round([requests[index] for index in current], pace)
             stats.append(round_stats)
-            conflicts = []
+            pending = []
             for index, result in zip(current, results):
                 attempts[index] += 1
                 if isinstance(result, RevisionConflict) and attempts[index] < _MAX_ATTEMPTS:
-                    conflicts.append(index)
+                    pending.append(index)
                 else:
                     busy = RequestError("SessionBusy", _BUSY, 1.0)
                     outcomes[index] = busy if isinstance(result, RevisionConflict) else result
@@ -191,15 +191,13 @@ class SessionService:
                 if requests[index].id not in failed and not requests[index].is_whole_session
             )
             unavailable = next((one for one in failed.values() if one.kind == "StoreUnavailable"), unavailable)
-            kept = []
             for index in rest:
                 one = requests[index]
                 refusal = _after_failure(one, failed.get(one.id), None if one.id in reached else unavailable)
                 if refusal is None:
-                    kept.append(index)
+                    pending.append(index)
                 else:
                     outcomes[index] = refusal
-            pending = conflicts + kept
         return [outcomes[index] for index in range(len(requests))], merge_stats(stats)
 
     def _checked_id(self, given: str) -> str:
