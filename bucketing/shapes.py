@@ -161,10 +161,6 @@ class DynamicShape:
     batch: int
     length: int
 
-    def __post_init__(self) -> None:
-        if self.batch < 1 or self.length < 1:
-            raise ValueError(f"the limits must be positive, got {self.batch} rows and {self.length} timesteps")
-
     def bucket_length_for(self, length: int) -> int:
         """Return `length`. Raises `SequenceTooLong`: `length` is beyond the limit."""
         if length > self.length:
