@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from typing import Literal
@@ -82,7 +82,6 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
     return rows
 
 
-@dataclass(frozen=True)
 class WorkEstimate:
     """Milliseconds of sequences by the measured costs of calls.
 
@@ -97,23 +96,15 @@ class WorkEstimate:
     True
     """
 
-    cost: CostModel
-    rows: int
-    """Sequences of one call at most."""
-    steps: int
-    """Timesteps of one call at most."""
-    alone_below: int = 1
-    """Sequences of fewer timesteps are computed alone, by the model's own code."""
-    alone_ms: float = 0.0
-    _call_ms: float = field(init=False, repr=False)
-    """The most that a call takes apart from its timesteps."""
-    _step_ms: float = field(init=False, repr=False)
-    """The most that a timestep takes, of a call of any number of rows."""
-
-    def __post_init__(self) -> None:
-        lines = [self.cost.line(rows) for rows in range(1, self.rows + 1)]
-        object.__setattr__(self, "_call_ms", max(line.call_ms for line in lines))
-        object.__setattr__(self, "_step_ms", max(line.step_ms for line in lines))
+    def __init__(self, cost: CostModel, rows: int, steps: int, alone_below: int = 1, alone_ms: float = 0.0) -> None:
+        """Sequences of fewer than `alone_below` timesteps are computed alone, by the model's own code."""
+        self.cost, self.rows, self.steps = cost, rows, steps
+        self.alone_below, self.alone_ms = alone_below, alone_ms
+        lines = [cost.line(count) for count in range(1, rows + 1)]
+        self._call_ms = max(line.call_ms for line in lines)
+        """The most that a call takes apart from its timesteps."""
+        self._step_ms = max(line.step_ms for line in lines)
+        """The most that a timestep takes, of a call of any number of rows."""
 
     def milliseconds(self, lengths: Sequence[int]) -> float:
         """Estimate the time of sequences of these lengths, together."""
