@@ -74,9 +74,7 @@ class RedisStore:
         with self._lock:
             answers = self._ask(requests)
             found = {
-                partition: answer
-                if isinstance(answer, StoreUnavailableError)
-                else self._read(self._partitions[partition].records, answer, len(places[partition]))
+                partition: self._read(self._partitions[partition].records, answer, len(places[partition]))
                 for partition, answer in answers.items()
             }
         return _in_order(len(ids), places, found)
@@ -118,8 +116,6 @@ class RedisStore:
             answers = self._ask({one: [partition.count()] for one, partition in enumerate(self._partitions)})
         found: list[StoreTotals] = []
         for partition, answer in answers.items():
-            if isinstance(answer, StoreUnavailableError):
-                raise answer
             read = self._read(self._partitions[partition].totals, answer, 1)
             if isinstance(read, StoreUnavailableError):
                 raise read
@@ -175,11 +171,13 @@ class RedisStore:
         return [unknown if isinstance(one, Conflict) else one for one in found]
 
     def _read(
-        self, read: Callable[[list[Any]], Sequence[_T]], replies: list[Any], count: int
+        self, read: Callable[[list[Any]], Sequence[_T]], answer: Answer, count: int
     ) -> Union[Sequence[_T], StoreUnavailableError]:
-        """Return the `count` values in the replies of a partition, or the error of replies of another form."""
+        """Return the `count` values in the answer of a partition, or its error, or that of replies of another form."""
+        if isinstance(answer, StoreUnavailableError):
+            return answer
         try:
-            found = read(replies)
+            found = read(answer)
         except NO_REPLY as error:
             return self._no_reply(error)
         return found if len(found) == count else self._no_reply(None)
