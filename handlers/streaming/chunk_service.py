@@ -232,13 +232,10 @@ class SessionService:
 
     def _load(self, requests: Sequence[SessionRequest]) -> list[LoadedSession | RequestError]:
         """Load each session, except those that start and end with their request."""
-        wanted = [index for index, one in enumerate(requests) if not one.is_whole_session]
-        loaded: list[LoadedSession | RequestError] = [LoadedSession(None)] * len(requests)
-        if wanted:
-            keys = [SessionKey(requests[index].id, requests[index].fields.token) for index in wanted]
-            for index, session in zip(wanted, self.sessions.load(keys)):
-                loaded[index] = session
-        return loaded
+        whole = [one.is_whole_session for one in requests]
+        keys = [SessionKey(one.id, one.fields.token) for one, is_whole in zip(requests, whole) if not is_whole]
+        loaded = iter(self.sessions.load(keys) if keys else [])
+        return [LoadedSession(None) if is_whole else next(loaded) for is_whole in whole]
 
     def _decide(self, request: SessionRequest, loaded: LoadedSession) -> LoadedSession | RawResponse | RequestError:
         """Return the session that the request continues, or else its response."""
@@ -301,12 +298,10 @@ class SessionService:
 
     def _save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Save the sessions that a later request may need; those that started and ended at once are not saved."""
-        wanted = [index for index, update in enumerate(updates) if not _is_whole_session(update)]
-        saved: list[RevisionConflict | RequestError | None] = [None] * len(updates)
-        if wanted:
-            for index, refused in zip(wanted, self.sessions.save([updates[index] for index in wanted])):
-                saved[index] = refused
-        return saved
+        whole = [*map(_is_whole_session, updates)]
+        wanted = [update for update, is_whole in zip(updates, whole) if not is_whole]
+        saved = iter(self.sessions.save(wanted) if wanted else [])
+        return [None if is_whole else next(saved) for is_whole in whole]
 
     def _headers(self, session: str, steps: int) -> dict[str, str]:
         return {self.names.id: session, self.names.step: str(steps)}
