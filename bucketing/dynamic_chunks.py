@@ -56,10 +56,8 @@ class DynamicChunkPlanner:
         sizes = [largest, *[size for size in smaller if size < len(rows)]]
         cut = {size: self._groups(own, size) for size in sizes}
         chosen = min(sizes, key=lambda size: sum(group.cost for group in cut[size]))
-        calls: list[ProgramCall] = []
-        for group in cut[chosen]:
-            calls += group.calls(rows)
-        return Plan(tuple(calls), tuple(self._heads(rows, chosen)))
+        calls = tuple([call for group in cut[chosen] for call in group.calls(rows)])
+        return Plan(calls, tuple(self._heads(rows, chosen)))
 
     def _groups(self, lengths: list[int], size: int) -> list[_RowGroup]:
         return [_plan_group(lengths, first, first + size, self._costs) for first in range(0, len(lengths), size)]

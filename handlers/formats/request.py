@@ -139,8 +139,7 @@ class FormatContext:
         inputs = self.manifest.inputs
         if len(inputs) == 1:
             return inputs[0].name
-        names = ", ".join(repr(spec.name) for spec in inputs)
-        raise invalid(f"{body} is accepted only if the model has one input; send an object with {names}")
+        raise invalid(f"{body} is accepted only if the model has one input; send an object with {_names(inputs)}")
 
 
 _NOT_SERVED = ("classification", "shared_memory_region")
