@@ -209,26 +209,17 @@ class SessionService:
     def _run_round(
         self, requests: Sequence[SessionRequest], pace: Pace
     ) -> tuple[list[Outcome | RevisionConflict], BatchStats]:
-        outcomes: list[Outcome | RevisionConflict | None] = [None] * len(requests)
-        to_run: list[tuple[int, LoadedSession]] = []
-        for index, loaded in enumerate(self._load(requests)):
-            decided = loaded if isinstance(loaded, RequestError) else self._decide(requests[index], loaded)
-            if isinstance(decided, LoadedSession):
-                to_run.append((index, decided))
-            else:
-                outcomes[index] = decided
-        results, stats = self._run([(requests[index], loaded) for index, loaded in to_run], pace)
-        to_save: list[tuple[int, RawResponse, SessionUpdate]] = []
-        for (index, loaded), result in zip(to_run, results):
-            responded = self._respond(requests[index], loaded, result)
-            if isinstance(responded, RequestError):
-                outcomes[index] = responded
-            else:
-                to_save.append((index, *responded))
-        saved = self._save([update for *_, update in to_save])
-        for (index, response, _), refused in zip(to_save, saved):
-            outcomes[index] = response if refused is None else refused
-        return [outcome for outcome in outcomes if outcome is not None], stats
+        decided = [
+            loaded if isinstance(loaded, RequestError) else self._decide(request, loaded)
+            for request, loaded in zip(requests, self._load(requests))
+        ]
+        to_run = [(request, loaded) for request, loaded in zip(requests, decided) if isinstance(loaded, LoadedSession)]
+        results, stats = self._run(to_run, pace)
+        responded = [self._respond(*continued, result) for continued, result in zip(to_run, results)]
+        saved = iter(self._save([one[1] for one in responded if not isinstance(one, RequestError)]))
+        # A response is sent only if its session was saved.
+        sent = iter([one if isinstance(one, RequestError) else next(saved) or one[0] for one in responded])
+        return [next(sent) if isinstance(one, LoadedSession) else one for one in decided], stats
 
     def _load(self, requests: Sequence[SessionRequest]) -> list[LoadedSession | RequestError]:
         """Load each session, except those that start and end with their request."""

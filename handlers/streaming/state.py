@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple, Protocol
 
@@ -94,7 +95,8 @@ class SessionUpdate(NamedTuple):
         return self.loaded.session is None
 
 
-class RevisionConflict(NamedTuple):
+@dataclass(frozen=True)
+class RevisionConflict:
     """Another request of the session was applied first: the decision on this one must be made again."""
 
 
