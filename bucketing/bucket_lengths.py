@@ -41,11 +41,7 @@ def geometric_lengths(longest: int, count: int, slack: int = _SLACK) -> tuple[in
     (6, 16, 32, 56, 96, 160, 256, 330)
     >>> geometric_lengths(longest=4, count=8)
     (1, 2, 3, 4)
-
-    Raises `ValueError`: `longest` or `count` is below 1.
     """
-    if longest < 1 or count < 1:
-        raise ValueError(f"the longest and the number of lengths must be 1 or more, got {longest} and {count}")
     low, high = 1.0, float(longest + slack)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -144,12 +144,6 @@ def test_as_many_lengths_as_timesteps_leave_no_padding() -> None:
     assert geometric_lengths(7, 1) == (7,)
 
 
-@pytest.mark.parametrize(("longest", "count"), [(0, 1), (1, 0)])
-def test_no_lengths_at_all_are_refused(longest: int, count: int) -> None:
-    with pytest.raises(ValueError, match=f"got {longest} and {count}"):
-        geometric_lengths(longest, count)
-
-
 @given(histograms, st.integers(1, 60), st.booleans())
 def test_what_is_served_has_the_longest_and_nothing_beyond(
     histogram: dict[int, int], longest: int, truncate: bool
