@@ -65,7 +65,6 @@ def _encoded(text: str) -> bytes:
 
 
 def _numbers(value: object) -> int:
-    """Return how many numbers the tensors of a value have."""
     if isinstance(value, torch.Tensor):
         return value.numel()
     if isinstance(value, Mapping):

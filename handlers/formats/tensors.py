@@ -319,7 +319,6 @@ def _kind(dtype: torch.dtype) -> int:
 
 
 def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether every integer is in the range of `dtype`."""
     wide = tensor.to(torch.int64)
     if str(tensor.dtype) == "torch.uint64" and bool((wide < 0).any()):  # wrapped around; an old torch has none
         return False

@@ -163,7 +163,6 @@ def _check_counts(entries: Sequence[V2Entry], manifest: Manifest) -> None:
 
 
 def _read_tensors(entry: V2Entry) -> Sequence[torch.Tensor]:
-    """Return the tensors of an entry's one or several sequences."""
     if isinstance(entry.data, RawData):
         tensor = read_tensor(entry.data, entry.datatype, entry.spec).reshape(entry.shape)
     else:
@@ -208,7 +207,6 @@ def _check_values(found: int, shape: tuple[int, ...], spec: TensorSpec) -> None:
 
 
 def _sequences(parts: Mapping[str, Sequence[torch.Tensor]]) -> list[dict[str, object]]:
-    """The inputs of each sequence, by name."""
     counts = {name: len(own) for name, own in parts.items()}
     if len(set(counts.values())) > 1:
         counted = ", ".join(f"{count} of {name!r}" for name, count in counts.items())

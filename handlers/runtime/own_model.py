@@ -380,7 +380,6 @@ def _are_numbers(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a number of Python or of numpy."""
     return isinstance(value, (bool, int, float)) or (
         hasattr(value, "__array__") and not isinstance(value, torch.Tensor) and value.ndim == 0
     )

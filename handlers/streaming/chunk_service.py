@@ -372,7 +372,6 @@ def _after_failure(
 
 
 def _first_of_each_session(pending: Sequence[int], requests: Sequence[SessionRequest]) -> tuple[list[int], list[int]]:
-    """Split the pending requests into the first one of each session, and the others."""
     first: dict[str, int] = {}
     rest = [index for index in pending if first.setdefault(requests[index].id, index) != index]
     return list(first.values()), rest
