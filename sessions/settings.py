@@ -180,13 +180,11 @@ def redis_setting_errors(settings: Mapping[str, Any]) -> Iterator[tuple[str, str
     url = settings.get("url")
     if isinstance(url, str):
         if "@" in url:
-            yield (
-                "url",
-                (
-                    "expected no user and no password in the address: everyone can read an archive; give the user as "
-                    "username, and in password_env the environment variable that holds the password"
-                ),
+            expected = (
+                "expected no user and no password in the address: everyone can read an archive; give the user as "
+                "username, and in password_env the environment variable that holds the password"
             )
+            yield "url", expected
         else:
             yield from _address_errors(url, settings)
     if settings.get("username") is not None and settings.get("password_env") is None:

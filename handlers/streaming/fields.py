@@ -72,13 +72,12 @@ def read_session_fields(found: Sequence[FoundField], names: SessionFields) -> Se
     for key in ("id", "token"):
         if key in values and not isinstance(values[key], str):
             raise invalid(f"{getattr(names, key)} must be a string, not {abbreviate(values[key])}")
-    token = values.get("token")
     return SessionFieldValues(
         id=str(values["id"]) if values.get("id") else None,
         start=_boolean(values.get("start", False), names.start),
         end=_boolean(values.get("end", False), names.end),
         step=_step(values["step"], names.step) if "step" in values else None,
-        token=token if isinstance(token, str) and token else None,
+        token=str(values["token"]) if values.get("token") else None,
     )
 
 
