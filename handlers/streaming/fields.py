@@ -27,14 +27,8 @@ class SessionFieldValues(NamedTuple):
     token: str | None
 
 
-class FoundField(NamedTuple):
-    """One session field as a request has it."""
-
-    name: str
-    """The name that the client wrote."""
-    key: str
-    """Its key in `SessionFieldValues`."""
-    value: object
+FoundField = tuple[str, str, object]
+"""A session field of a request: the name that the client wrote, its key in `SessionFieldValues`, and its value."""
 
 
 def find_session_fields(
@@ -49,7 +43,7 @@ def find_session_fields(
     """
     keys = {normalize_field_name(getattr(names, key)): key for key in SessionFieldValues._fields}
     found = [
-        FoundField(name, key, value)
+        (name, key, value)
         for name, value in _fields_outside_body(request)
         if (key := keys.get(normalize_field_name(name))) is not None
     ]
@@ -99,12 +93,12 @@ def _split_body(
     value = decode_json(body, lambda parsed: parsed)
     if not isinstance(value, dict):
         return [], request
-    found = [FoundField(name, key, value[name]) for name in value if (key := keys.get(normalize_field_name(name)))]
+    found = [(name, key, value[name]) for name in value if (key := keys.get(normalize_field_name(name)))]
     nested = value.get("parameters")
     if isinstance(nested, Mapping):
         known = {**keys, **_V2_PARAMETERS}
         found += [
-            FoundField(name, key, _parameter(name, nested[name]))
+            (name, key, _parameter(name, nested[name]))
             for name in nested
             if (key := known.get(normalize_field_name(name)))
         ]
