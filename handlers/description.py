@@ -11,6 +11,8 @@ from ..config.manifest import Manifest
 from .runtime.loader import ServedModel, warm_up
 from .streaming.state import SessionSource
 
+_STREAMING_KEYS = ("store", "idle_seconds", "max_sessions", "max_bytes", "fields", "state")
+
 
 def describe(manifest: Manifest, threads: int) -> dict[str, object]:
     """Describe inputs, outputs, buckets, engine and measurements as a JSON object."""
@@ -40,16 +42,7 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "longest": manifest.longest,
         **({"shortest": manifest.shortest_accepted} if manifest.shortest_accepted > 1 else {}),
         "carried": [_describe_tensor(value.spec) for value in manifest.carried],
-        "streaming": None
-        if streaming is None
-        else {
-            "store": streaming.store,
-            "idle_seconds": streaming.idle_seconds,
-            "max_sessions": streaming.max_sessions,
-            "max_bytes": streaming.max_bytes,
-            "fields": asdict(streaming.fields),
-            "state": streaming.state,
-        },
+        "streaming": None if streaming is None else {key: asdict(streaming)[key] for key in _STREAMING_KEYS},
         "checks": [check.bucket._asdict() | {"max_error": check.max_error} for check in manifest.checks],
         "costs": [
             {"program": cost.part} | cost.bucket._asdict() | {"milliseconds": cost.milliseconds}
