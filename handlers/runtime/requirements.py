@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -95,10 +95,8 @@ def check_memory(manifest: Manifest, available: int | None = None) -> None:
 
 def total_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
     """Return the bytes of memory of this host or its control group, the less."""
-    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_of_groups(limits)])
-
-
-def _of_groups(limits: tuple[Path, ...]) -> Iterator[int]:
+    least = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for file in limits:
         with suppress(OSError, ValueError):  # `max` is no limit
-            yield int(file.read_text("ascii"))
+            least = min(least, int(file.read_text("ascii")))
+    return least
