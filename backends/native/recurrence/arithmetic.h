@@ -167,7 +167,7 @@ struct Int8Quads : Vectors {
     auto* bytes = reinterpret_cast<int8_t*>(to);
     for (int64_t first = 0; first < inputs; first += LANES) {
       // Adding 1.5 * 2^23 leaves the rounded number in the last bits.
-      const Vector rounded = load_up_to(row + first, inputs - first) * inverse + 12582912.0f;
+      const Vector rounded = load_partial(row + first, inputs - first) * inverse + 12582912.0f;
       const ByteVector own = __builtin_convertvector((IntVector)rounded ^ 0x80, ByteVector);
       if (inputs - first >= LANES)
         *reinterpret_cast<ByteVector*>(bytes + first) = own;
@@ -177,14 +177,11 @@ struct Int8Quads : Vectors {
   }
 
  private:
-  static Vector load_up_to(const float* from, int64_t count) {
-    return count >= LANES ? load(from) : load_first(from, count);
-  }
   // The largest magnitude of a row; NaN if one of its numbers is not finite, so that all sums of the row are.
   static float largest_of(const float* row, int64_t inputs) {
     IntVector most{};
     for (int64_t first = 0; first < inputs; first += LANES) {
-      const IntVector bits = (IntVector)load_up_to(row + first, inputs - first) & 0x7fffffff;
+      const IntVector bits = (IntVector)load_partial(row + first, inputs - first) & 0x7fffffff;
       most = bits > most ? bits : most;
     }
     int32_t largest = 0;
