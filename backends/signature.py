@@ -126,9 +126,7 @@ def signature_of(program: torch.export.ExportedProgram, bucket: Bucket | None) -
     sizes = {} if bucket is None else symbol_sizes(program, bucket)
     return Signature(
         inputs={name: _sized(value, sizes) for name, value in inputs_of(program).items()},
-        weights={
-            name: TensorType(dtype_name(tensor), tuple(tensor.shape)) for name, tensor in weights_of(program).items()
-        },
+        weights={name: _sized(tensor, sizes) for name, tensor in weights_of(program).items()},
     )
 
 
