@@ -216,27 +216,20 @@ def _per_direction(weights: Sequence[Tensor], layers: int, directions: int) -> l
     return [weights[i : i + size] for i in range(0, len(weights), size)]
 
 
-def aten_lstm(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-    """Compute one layer of torch's own LSTM, with projection."""
-    h_0, c_0 = states
-    y, h_n, c_n = torch.ops.aten.lstm.input(
-        x, [h_0[None], c_0[None]], list(weights), len(weights) >= 4, 1, 0.0, False, False, False
-    )
-    return y, (h_n[0], c_n[0])
-
-
-def aten_rnn(cell: str) -> Layer:
-    """Return one layer of torch's own GRU or RNN."""
+def aten_layer(cell: str) -> Layer:
+    """Return one layer of torch's own LSTM, with projection, or of its GRU or RNN."""
     operator = getattr(torch.ops.aten, cell).input
 
     def layer(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-        y, h_n = operator(x, states[0][None], list(weights), len(weights) == 4, 1, 0.0, False, False, False)
-        return y, (h_n[0],)
+        given = [state[None] for state in states]
+        hx = given if cell == "lstm" else given[0]
+        y, *finals = operator(x, hx, list(weights), len(weights) >= 4, 1, 0.0, False, False, False)
+        return y, [final[0] for final in finals]
 
     return layer
 
 
-lstm = partial(masked_lstm, aten_lstm)
+lstm = partial(masked_lstm, aten_layer("lstm"))
 """The `lstm` operator by torch's own layers."""
 
 
@@ -251,5 +244,5 @@ def rnn(
     bidirectional: bool,
 ) -> tuple[Tensor, Tensor]:
     """Compute the `rnn` operator by torch's own layers; `cell` is gru, rnn_tanh or rnn_relu."""
-    y, (h_n,) = masked_layers(aten_rnn(cell), x, lengths, (h_0,), weights, layers, bidirectional)
+    y, (h_n,) = masked_layers(aten_layer(cell), x, lengths, (h_0,), weights, layers, bidirectional)
     return y, h_n

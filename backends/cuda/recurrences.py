@@ -35,21 +35,19 @@ class DeviceRecurrences:
     def lstm(self, x: Tensor, lengths: Tensor | None, h_0: Tensor, c_0: Tensor, *options: Any) -> tuple[Tensor, ...]:
         """Compute the `lstm` operator; `options` are its further arguments."""
         weights, _bias, layers, bidirectional, need_cell = options
-        states, hold = [h_0, c_0], self._with_gate_mask if need_cell else None
-        y, (h_n, c_n) = self._layers("lstm", masked.aten_lstm, x, lengths, states, weights, layers, bidirectional, hold)
+        hold = self._with_gate_mask if need_cell else None
+        y, (h_n, c_n) = self._layers("lstm", x, lengths, [h_0, c_0], weights, layers, bidirectional, hold)
         return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
 
     def rnn(self, x: Tensor, lengths: Tensor | None, h_0: Tensor, *options: Any) -> tuple[Tensor, ...]:
         """Compute the `rnn` operator; `options` are its further arguments."""
         weights, cell, _bias, layers, bidirectional = options
-        layer = masked.aten_rnn(cell)
-        y, (h_n,) = self._layers(cell, layer, x, lengths, [h_0], weights, layers, bidirectional, None)
+        y, (h_n,) = self._layers(cell, x, lengths, [h_0], weights, layers, bidirectional, None)
         return y, h_n
 
     def _layers(
         self,
         cell: str,
-        layer: masked.Layer,
         x: Tensor,
         lengths: Tensor | None,
         states: Sequence[Tensor],
@@ -64,6 +62,7 @@ class DeviceRecurrences:
             return run_layers(
                 kernel, self.derived, self.precision, cell, x, lengths, states, weights, layers, directions
             )
+        layer = masked.aten_layer(cell)
 
         def on_flat_weights(
             x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]

@@ -55,12 +55,12 @@ def test_gradients_are_those_of_the_layer(case: Case) -> None:
     module = Recurrent(case)
     x, lengths = ragged_batch(0.0)
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
-    states = module._states(len(x))
+    states, layer = module._states(len(x)), masked.aten_layer(case.cell)
     if case.cell == "lstm":
         h_0, c_0 = states
-        y = masked.masked_lstm(masked.aten_lstm, x, lengths, h_0, c_0, weights, True, case.layers, True, True)[0]
+        y = masked.masked_lstm(layer, x, lengths, h_0, c_0, weights, True, case.layers, True, True)[0]
     else:
-        y = masked.masked_layers(masked.aten_rnn(case.cell), x, lengths, states, weights, case.layers, True)[0]
+        y = masked.masked_layers(layer, x, lengths, states, weights, case.layers, True)[0]
     ours = torch.autograd.grad(y.square().sum(), weights)
     theirs = torch.autograd.grad(module.alone(x, lengths)[0].square().sum(), weights)
 

@@ -37,7 +37,7 @@ def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, own_kerne
 
 @torch.no_grad()
 def test_states_reach_layers_in_the_form_that_cudnn_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, (x, lengths), state = masked.aten_lstm, ragged_batch(0.0), torch.randn(BATCH, 2, 6)
+    plain, (x, lengths), state = masked.aten_layer("lstm"), ragged_batch(0.0), torch.randn(BATCH, 2, 6)
     module = BatchFirstState().eval()
     program, expected = exported(module, x, lengths, state), list(module(x, lengths, state))
 
@@ -47,7 +47,7 @@ def test_states_reach_layers_in_the_form_that_cudnn_takes(tmp_path: Path, monkey
         assert all(state.is_contiguous() for state in states), "rnn: hx is not contiguous"
         return plain(x, states, weights)
 
-    monkeypatch.setattr(masked, "aten_lstm", picky)
+    monkeypatch.setattr(masked, "aten_layer", lambda cell: picky)
     directory = compiled(program, tmp_path / "program")
     run = load_on_device(GraphDevice(), {"chunk": directory}, weights_of(program))["chunk"]
 
