@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from ..bucketing.bucket_lengths import Histogram, clip_histogram, geometric_lengths, optimal_lengths
 from .diagnostics import Location
@@ -65,7 +65,7 @@ def _fewest_timesteps(histogram: tuple[tuple[int, int], ...], count: int) -> tup
 _WRITTEN: TypeAdapter[tuple[int, ...]] = TypeAdapter(Sizes, config=ConfigDict(strict=True))
 
 
-def _written_or_chosen(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+def _written_or_chosen(value: Any) -> Any:
     # Each form has its own messages, which a union of both would mix.
     if value is None or isinstance(value, AutoLengths):
         return value
@@ -83,7 +83,7 @@ class Buckets(Strict):
 
     batch: BatchSizes | None = None
     """Rows per program, ascending, as in [1, 4, 16, 32]; left out where no input has a batch dimension."""
-    length: Annotated[Sizes | AutoLengths | None, WrapValidator(_written_or_chosen)] = None
+    length: Annotated[Sizes | AutoLengths | None, BeforeValidator(_written_or_chosen)] = None
     """Timesteps per program, ascending, as in [16, 32, 64, 128].
 
     Or chosen, as by {auto: 8, histogram: lengths.txt}; left out where no input has a time dimension.

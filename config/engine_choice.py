@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from .diagnostics import Location
 from .fields import EngineName
@@ -57,7 +49,7 @@ class EngineChoice(Strict):
 _NAME: TypeAdapter[str] = TypeAdapter(EngineName, config=ConfigDict(strict=True))
 
 
-def _name_or_options(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+def _name_or_options(value: Any) -> Any:
     # Each form has its own messages, which a union of both would mix.
     if isinstance(value, EngineChoice):
         return value
@@ -66,7 +58,7 @@ def _name_or_options(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     return _NAME.validate_python(value)
 
 
-Engine = Annotated[EngineName | EngineChoice, WrapValidator(_name_or_options)]
+Engine = Annotated[EngineName | EngineChoice, BeforeValidator(_name_or_options)]
 """The name of a backend, or a mapping with the options of `auto`."""
 
 
