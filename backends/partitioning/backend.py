@@ -17,17 +17,7 @@ from ...config.json_codec import write_json
 from ...config.partitioner import PartitionerBlock, TraceArguments
 from ..eager import Eager
 from ..exported_program import specialize
-from ..interface import (
-    DEFAULTS,
-    Backend,
-    CompileError,
-    CompilerOption,
-    CompileSettings,
-    LoadedProgram,
-    Precision,
-    Requirement,
-    Weights,
-)
+from ..interface import DEFAULTS, Backend, CompileError, CompileSettings, LoadedProgram, Requirement, Weights
 from ..signature import signature_of, write_signature
 from ..versions import LOWEST_TORCH, release
 from .partition import PartitionError, partition
@@ -45,8 +35,7 @@ class PartitionedBackend(Backend):
         """Wrap `engine`; `config` has the partitioner's options, None: the defaults."""
         self.engine, self.config = engine, config
         self.name = engine.name
-        self.precisions: tuple[Precision, ...] = engine.precisions
-        self.options: tuple[CompilerOption, ...] = engine.options
+        self.precisions, self.options = engine.precisions, engine.options
         self.whole_sequences, self.inlines_weights = engine.whole_sequences, engine.inlines_weights
 
     def unavailable(self) -> str | None:
