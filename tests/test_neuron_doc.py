@@ -24,9 +24,9 @@ def test_its_yaml_is_valid(block: str, tmp_path: Path) -> None:
 
 def test_it_names_what_is_installed_as_the_refusals_do() -> None:
     for word in ("pip.repos.neuron.amazonaws.com", "torch 2.9", "SDK 2.31 or earlier"):
-        assert word in neuronx.TOOLCHAIN.install
+        assert word in neuronx.NeuronX.toolchain.install
         assert word in TEXT
-    assert "torch 1.13 and Python up to 3.10" in neuron.TOOLCHAIN.install
+    assert "torch 1.13 and Python up to 3.10" in neuron.Neuron.toolchain.install
     assert "torch 1.13 and Python up to 3.10" in TEXT
     assert f"`{versions.VARIABLE}=cpu`" in TEXT
 

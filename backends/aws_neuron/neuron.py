@@ -24,23 +24,21 @@ from .device import Toolchain
 if TYPE_CHECKING:
     from .toolchain import CompileReply
 
-TOOLCHAIN = Toolchain(
-    module="torch_neuron",
-    torch="1.13",
-    install=(
-        "The real one comes from AWS's Neuron repository, for torch 1.13 and Python up to 3.10; it is archived: "
-        'pip install "torch-neuron==1.13.*" "neuron-cc[tensorflow]" --extra-index-url '
-        "https://pip.repos.neuron.amazonaws.com"
-    ),
-)
-
 
 class Neuron(NeuronBackend):
     """Engine for Inf1. Not run on hardware."""
 
     name = "neuron"
     inlines_weights = True
-    toolchain = TOOLCHAIN
+    toolchain = Toolchain(
+        module="torch_neuron",
+        torch="1.13",
+        install=(
+            "The real one comes from AWS's Neuron repository, for torch 1.13 and Python up to 3.10; it is archived: "
+            'pip install "torch-neuron==1.13.*" "neuron-cc[tensorflow]" --extra-index-url '
+            "https://pip.repos.neuron.amazonaws.com"
+        ),
+    )
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why neuron-cc does not support a call; None if its published list has the operator."""

@@ -26,23 +26,20 @@ from .device import Toolchain
 if TYPE_CHECKING:
     from .toolchain import CompileReply
 
-TOOLCHAIN = Toolchain(
-    module="torch_neuronx",
-    torch="2.9",
-    install=(
-        "The real one comes from AWS's Neuron repository, for torch 2.9 and from Neuron SDK 2.31 or earlier: "
-        'pip install "torch-neuronx==2.9.*" "neuronx-cc==2.*" --extra-index-url '
-        "https://pip.repos.neuron.amazonaws.com"
-    ),
-)
-
 
 class NeuronX(NeuronBackend):
     """Engine for Inf2 and Trainium. Not run on hardware."""
 
     name = "neuronx"
-    inlines_weights = False
-    toolchain = TOOLCHAIN
+    toolchain = Toolchain(
+        module="torch_neuronx",
+        torch="2.9",
+        install=(
+            "The real one comes from AWS's Neuron repository, for torch 2.9 and from Neuron SDK 2.31 or earlier: "
+            'pip install "torch-neuronx==2.9.*" "neuronx-cc==2.*" --extra-index-url '
+            "https://pip.repos.neuron.amazonaws.com"
+        ),
+    )
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why neuronx-cc does not support a call; None if it does, as far as AWS documents it."""
