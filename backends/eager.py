@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..bucketing.shapes import Bucket
 from .cores import set_torch_threads
-from .interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
+from .interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Requirement, Weights
 from .module_program import ModuleProgram
 from .program_source.read import FILE_NAME, load_source, read_source
 from .signature import read_signature, signature_of, write_signature
@@ -25,7 +25,6 @@ class Eager(Backend):
     polymorphic = True
     any_shape = True
     runs_in_forks = True
-    precisions: tuple[Precision, ...] = ("float32",)
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, of any release that has the operators of the programs."""

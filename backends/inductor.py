@@ -25,7 +25,6 @@ from .interface import (
     CompileSettings,
     LoadedProgram,
     LoadError,
-    Precision,
     Requirement,
     Weights,
 )
@@ -44,9 +43,6 @@ class Inductor(Backend):
     """One program for each bucket."""
 
     name = "inductor"
-    polymorphic = False
-    any_shape = False
-    precisions: tuple[Precision, ...] = ("float32",)
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
     pins_torch_minor = True
 

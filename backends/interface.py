@@ -88,16 +88,16 @@ class Backend(ABC):
     """One engine; a subclass sets what differs, and its methods raise what is said here. Instances hold no state."""
 
     name: str
-    polymorphic: bool
+    polymorphic: bool = False
     """True: one compiled program serves every bucket. False: one per bucket."""
-    any_shape: bool
+    any_shape: bool = False
     """Whether a polymorphic engine runs a new shape as fast as a known one.
 
     Batches may then be planned in any shapes. False: only in the shapes of the grid, which are warmed up when an
     archive is loaded.
     """
 
-    precisions: tuple[Precision, ...]
+    precisions: tuple[Precision, ...] = ("float32",)
     """Precisions that the engine can compute in."""
     options: tuple[CompilerOption, ...] = ()
     """YAML keys that its compiler supports."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..bucketing.shapes import Bucket
-from .interface import DEFAULTS, CompileSettings, LoadedProgram, Precision, Weights
+from .interface import DEFAULTS, CompileSettings, LoadedProgram, Weights
 from .onnx_engine import GRAPH, OnnxEngine, write_graph
 from .signature import Signature
 from .versions import release
@@ -35,7 +35,6 @@ class OnnxRuntime(OnnxEngine):
     product = "ONNX Runtime"
     lowest = "1.19.2"
     any_shape = True
-    precisions: tuple[Precision, ...] = ("float32",)
 
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS

@@ -38,7 +38,6 @@ class OpenVino(OnnxEngine):
     name = "openvino"
     product = "OpenVINO"
     lowest = "2025.3.0"
-    any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     largest_integer = 2**24
     """Its integers have 32 bits, and its sums, maxima and remainders of them are those of float32."""

@@ -52,8 +52,6 @@ class NeuronBackend(Backend):
     The runtime itself refuses a program for another kind of device.
     """
 
-    polymorphic = False
-    any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     largest_integer = 2**24
     """The compiler makes int64 int32 (neuronx-cc, `--implicit-integer-downcast`), and what is float32 has 24 bits."""

@@ -58,7 +58,6 @@ class Cuda(Backend):
 
     name = "cuda"
     polymorphic = True
-    any_shape = False
     shares_device = True
     precisions: tuple[Precision, ...] = ("float32", "bfloat16", "float16")
 

@@ -28,9 +28,6 @@ from .segments import Segment
 class PartitionedBackend(Backend):
     """An engine with CPU fallback for some operators: one program for each bucket."""
 
-    polymorphic = False
-    any_shape = False
-
     def __init__(self, engine: Backend, config: PartitionerBlock | None = None) -> None:
         """Wrap `engine`; `config` has the partitioner's options, None: the defaults."""
         self.engine, self.config = engine, config

@@ -62,8 +62,6 @@ class Vollo(Backend):
     """Engine with one program for each bucket, over whole sequences."""
 
     name = "vollo"
-    polymorphic = False
-    any_shape = False
     precisions: tuple[Precision, ...] = ("bfloat16",)
     options: tuple[CompilerOption, ...] = ("compiler_args",)
     inlines_weights = True
