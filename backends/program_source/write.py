@@ -60,35 +60,16 @@ _EXPRESSIONS: Mapping[Any, str] = {
     _aten.detach.default: "{0}",
 }
 """Expressions for sizes and for operators that return their input, in place of a call."""
+_BOUND_BY_NAME = (
+    _aten.add.Tensor, _aten.bmm.default, _aten.cat.default, _aten.div.Tensor, _aten.embedding.default,
+    _aten.exp.default, _aten.layer_norm.default, _aten.matmul.default, _aten.mul.Tensor, _aten.permute.default,
+    _aten.relu.default, _aten.reshape.default, _aten.select.int, _aten.sigmoid.default, _aten.softmax.int,
+    _aten.squeeze.dim, _aten.stack.default, _aten.sub.Tensor, _aten.sum.dim_IntList, _aten.tanh.default,
+    _aten.transpose.int, _aten.unsqueeze.default,
+)  # fmt: skip
 BINDINGS: Mapping[Any, str] = {
     _aten.linear.default: "torch.nn.functional.linear",
-    **{
-        operator: f"torch.{operator.overloadpacket.__name__}"
-        for operator in (
-            _aten.add.Tensor,
-            _aten.bmm.default,
-            _aten.cat.default,
-            _aten.div.Tensor,
-            _aten.embedding.default,
-            _aten.exp.default,
-            _aten.layer_norm.default,
-            _aten.matmul.default,
-            _aten.mul.Tensor,
-            _aten.permute.default,
-            _aten.relu.default,
-            _aten.reshape.default,
-            _aten.select.int,
-            _aten.sigmoid.default,
-            _aten.softmax.int,
-            _aten.squeeze.dim,
-            _aten.stack.default,
-            _aten.sub.Tensor,
-            _aten.sum.dim_IntList,
-            _aten.tanh.default,
-            _aten.transpose.int,
-            _aten.unsqueeze.default,
-        )
-    },
+    **{operator: f"torch.{operator.overloadpacket.__name__}" for operator in _BOUND_BY_NAME},
 }
 """Functions of torch that take the same arguments as an operator.
 

@@ -267,26 +267,17 @@ _DATA_MOVEMENT: dict[Any, OperatorEntry] = {
     _aten.stack.default: _concatenation(torch.stack),
 }  # fmt: skip
 
+_ELEMENTWISE = ("relu", "sigmoid", "tanh", "exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "neg")
+"""Operators of one argument, which functions of torch have the names of."""
 _TABLE: dict[Any, OperatorEntry] = {
     **_DATA_MOVEMENT,
     torch.ops.neuron_lstm.vollo_lstm.default: OperatorEntry(_lstm, _constant_weights(1)),
     _aten.linear.default: OperatorEntry(_linear, _constant_weights(1, 2)),
     _aten.layer_norm.default: OperatorEntry(_layer_norm, _last_dimension),
-    _aten.relu.default: _unary(torch.relu),
-    _aten.sigmoid.default: _unary(torch.sigmoid),
-    _aten.tanh.default: _unary(torch.tanh),
+    **{getattr(_aten, name).default: _unary(getattr(torch, name)) for name in _ELEMENTWISE},
     _aten.silu.default: _unary(nn.functional.silu),
     _aten.softplus.default: _unary(nn.functional.softplus, _default_softplus),
     _aten.gelu.default: OperatorEntry(_gelu),
-    _aten.exp.default: _unary(torch.exp),
-    _aten.exp2.default: _unary(torch.exp2),
-    _aten.log.default: _unary(torch.log),
-    _aten.log2.default: _unary(torch.log2),
-    _aten.log10.default: _unary(torch.log10),
-    _aten.sqrt.default: _unary(torch.sqrt),
-    _aten.rsqrt.default: _unary(torch.rsqrt),
-    _aten.reciprocal.default: _unary(torch.reciprocal),
-    _aten.neg.default: _unary(torch.neg),
     _aten.softmax.int: OperatorEntry(
         lambda new, node: new.call(torch.softmax, new.operand(node.args[0]), dim=node.args[1])
     ),
