@@ -34,10 +34,9 @@ from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_program_file, read_signature, signature_of, write_signature
 from ..versions import LOWEST_TORCH_REQUIREMENT, emulation_enabled
 from .graph_program import GraphProgram, Module, WarmShape, bytes_together
-from .kernel_layers import DerivedWeights
 from .kernels.interface import KernelError, RecurrenceKernel
 from .memory_plan import memory_message
-from .recurrences import DeviceRecurrences, Flatten
+from .recurrences import DerivedWeights, DeviceRecurrences, Flatten
 from .torch_device import OutOfMemory, TorchDevice, gpu_index, gpu_missing, gpu_name
 
 if TYPE_CHECKING:
