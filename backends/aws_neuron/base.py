@@ -27,18 +27,7 @@ from ..interface import (
     Requirement,
     Weights,
 )
-from .device import (
-    CORE_VARIABLES,
-    PROGRAM,
-    Toolchain,
-    emulation_reason,
-    load_on_cpu,
-    module_program,
-    read_artifact,
-    require_toolchain,
-    unavailable_reason,
-    write_artifact,
-)
+from . import device
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram  # not in the torch of Inf1's hosts
@@ -56,16 +45,16 @@ class NeuronBackend(Backend):
     largest_integer = 2**24
     """The compiler makes int64 int32 (neuronx-cc, `--implicit-integer-downcast`), and what is float32 has 24 bits."""
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
-    core_variables = CORE_VARIABLES
-    toolchain: Toolchain
+    core_variables = device.CORE_VARIABLES
+    toolchain: device.Toolchain
 
     def unavailable(self) -> str | None:
         """Return why the toolchain cannot be used here, and how to install it; None if it can."""
-        return unavailable_reason(self.toolchain)
+        return device.unavailable_reason(self.toolchain)
 
     def core_environment(self, index: int) -> Mapping[str, str]:
         """Return the variable that assigns one NeuronCore to a process."""
-        return {CORE_VARIABLES[0]: str(index)}
+        return {device.CORE_VARIABLES[0]: str(index)}
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch. The toolchain is checked for each program: it may be in another interpreter here."""
@@ -90,7 +79,7 @@ class NeuronBackend(Backend):
             self.toolchain,
             source,
             weights_of(program),
-            directory / PROGRAM,
+            directory / device.PROGRAM,
             options,
             settings.python,
             strip_weights=not self.inlines_weights,
@@ -98,7 +87,7 @@ class NeuronBackend(Backend):
         if reply.error:
             failure = f"{self.name} cannot compile for {bucket.batch} x {bucket.length}: {reply.error}: {reply.message}"
             raise CompileError("\n".join([failure, *self.compile_hints(reply, settings)]))
-        write_artifact(directory, source, reply.versions)
+        device.write_artifact(directory, source, reply.versions)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load the program onto the first core of this process, or onto the CPU if emulation is enabled."""
@@ -106,7 +95,7 @@ class NeuronBackend(Backend):
 
     def simulation(self) -> str | None:
         """Return why the programs run on this CPU; None if they do not."""
-        return emulation_reason(self.toolchain)
+        return device.emulation_reason(self.toolchain)
 
     @abstractmethod
     def trace_options(self, settings: CompileSettings) -> dict[str, Any]:
@@ -124,17 +113,17 @@ class NeuronBackend(Backend):
         self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
     ) -> LoadedProgram:
         """Load the program as `load` does, onto the core of this index."""
-        program, made_by = read_artifact(directory)
+        program, made_by = device.read_artifact(directory)
         if self.simulation() is not None:
-            return load_on_cpu(program, weights, threads)
+            return device.load_on_cpu(program, weights, threads)
         tensors = program.tensors(program.signature.pick_weights(weights))
-        package = require_toolchain(self.toolchain, made_by["version"])
+        package = device.require_toolchain(self.toolchain, made_by["version"])
         set_torch_threads(threads)
         try:
-            module = self.load_module(package, directory / PROGRAM, tensors, core)
+            module = self.load_module(package, directory / device.PROGRAM, tensors, core)
         except Exception as error:
             raise LoadError(
                 f"{directory} cannot be loaded onto Neuron core {core}: {error}. Check that there are at least as many "
                 f"cores as workers (neuron-ls), and that no other process uses them"
             ) from error
-        return module_program(program.signature, module)
+        return device.module_program(program.signature, module)
