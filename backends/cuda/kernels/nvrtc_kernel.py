@@ -7,7 +7,6 @@ CUDA builds of torch from 2.10 on.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -53,10 +52,6 @@ class Geometry:
         return self.units * SLICES
 
 
-ChooseGeometry = Callable[[int, int, int, int], Geometry]
-"""A function with the signature of `geometry`."""
-
-
 def geometry(hidden: int, batch: int, directions: int, multiprocessors: int) -> Geometry:
     """Choose the fewest rows of a cluster with which all clusters of a batch run at once, or else 8.
 
@@ -85,10 +80,9 @@ _TYPES = (*[ctypes.c_void_p] * 9, ctypes.c_int, ctypes.c_int)
 class NvrtcKernel:
     """A `RecurrenceKernel` on one GPU."""
 
-    def __init__(self, index: int, choose: ChooseGeometry = geometry) -> None:
+    def __init__(self, index: int) -> None:
         """`index` is that of a GPU for which `kernel_missing` returns None."""
         properties = torch.cuda.get_device_properties(index)
-        self._choose = choose
         self._index, self._multiprocessors = index, properties.multi_processor_count
         self._architecture = f"sm_{properties.major}{properties.minor}"
 
@@ -100,7 +94,7 @@ class NvrtcKernel:
         """Enqueue a layer on the current stream. Raises `KernelError`: CUDA refused it."""
         batch, time, directions, _ = call.gates.shape
         hidden = call.w_hh.shape[2]
-        sizes = self._choose(hidden, batch, directions, self._multiprocessors)
+        sizes = geometry(hidden, batch, directions, self._multiprocessors)
         function = _function(self._index, self._architecture, call.cell, hidden, sizes)
         tensors = (
             call.gates, call.w_hh, call.b_hn, call.lengths, call.h_0, call.c_0, call.y, call.h_n, call.c_n
