@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
@@ -25,6 +25,7 @@ _CLASS = rf"{_NAME}(\.{_NAME})*:{_NAME}"
 _FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _HEADER = "[A-Za-z][A-Za-z0-9_-]{0,63}"
 _UNIQUE = {"uniqueItems": True}
+_Element = TypeVar("_Element")
 
 
 def _pattern(pattern: str) -> Any:
@@ -132,18 +133,14 @@ PathText = Annotated[
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 MAX_ROWS = 65_536
 """The largest number of rows of a bucket: more are run in several calls, and loading would take long."""
-BatchSizes = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=MAX_ROWS)], ...],
+_AscendingSizes = Annotated[
+    tuple[_Element, ...],
     Field(min_length=1, json_schema_extra=_UNIQUE),
     BeforeValidator(tuple_from_list),
     AfterValidator(_ascending),
 ]
-Sizes = Annotated[
-    tuple[Size, ...],
-    Field(min_length=1, json_schema_extra=_UNIQUE),
-    BeforeValidator(tuple_from_list),
-    AfterValidator(_ascending),
-]
+BatchSizes = _AscendingSizes[Annotated[int, Field(ge=1, le=MAX_ROWS)]]
+Sizes = _AscendingSizes[Size]
 Dimension = Annotated[
     int | Axis,
     PlainValidator(_dimension),
