@@ -29,10 +29,6 @@ class LengthsError(ValueError):
     """A text without lengths, or with something else; the message names the line."""
 
 
-class SeveralModelsError(LengthsError):
-    """Lengths of several models, of which none is named."""
-
-
 @dataclass(frozen=True)
 class LengthHistogram:
     """Numbers of sequences by length, for each model that a log names."""
@@ -43,12 +39,11 @@ class LengthHistogram:
     def histogram(self, model: str | None = None) -> dict[int, int]:
         """Return the sequences of one model, and those without a model's name.
 
-        Raises `SeveralModelsError`: no model is given and there are several.
-        Raises `LengthsError`: there are no lengths of `model`.
+        Raises `LengthsError`: no model is given and there are several, or there are no lengths of `model`.
         """
         names = sorted(name for name in self.by_model if name is not None)
         if model is None and len(names) > 1:
-            raise SeveralModelsError(f"has lengths of {len(names)} models: {', '.join(names)}")
+            raise LengthsError(f"has lengths of {len(names)} models: {', '.join(names)}")
         if model is not None and model not in names:
             raise LengthsError(f"has no lengths of the model {model}, but of {', '.join(names) or 'no model'}")
         return _sum(self.by_model.get(name, {}) for name in {None, *([model] if model else names)})
@@ -81,11 +76,12 @@ def read_lengths(path: Path) -> dict[int, int]:
         raise LengthsError("cannot be read: it is not a regular file")
     if size > _LARGEST_FILE:
         raise LengthsError(f"expected at most {_LARGEST_FILE >> 20} MiB, got {size >> 20}: give a sample")
+    observed = parse_lengths(data)
     try:
-        return parse_lengths(data).histogram()
-    except SeveralModelsError as error:
+        return observed.histogram()
+    except LengthsError as error:
         advice = f"`neuron-lstm tune {path} --model NAME --save-lengths FILE` writes those of one"
-        raise SeveralModelsError(f"{error}: {advice}") from error
+        raise LengthsError(f"{error}: {advice}") from error
 
 
 def parse_lengths(data: bytes) -> LengthHistogram:
