@@ -11,11 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-_Choice = Callable[[Tensor, int, int, bool], Tensor]
-"""A function of a tensor, a dimension, a number and a direction, which returns positions in that dimension."""
-
-
-_CHOICES: Mapping[str, _Choice] = {
+_CHOICES: Mapping[str, Callable[[Tensor, int, int, bool], Tensor]] = {
     "sort": lambda x, dim, number, largest: torch.sort(x, dim=dim, descending=largest)[1],
     "topk": lambda x, dim, number, largest: torch.topk(x, number, dim, largest, True)[1],
     "unsorted topk": lambda x, dim, number, largest: torch.topk(x, number, dim, largest, False)[1],
@@ -24,6 +20,7 @@ _CHOICES: Mapping[str, _Choice] = {
     "nanmedian": lambda x, dim, number, largest: torch.nanmedian(x, dim, True)[1],
     "mode": lambda x, dim, number, largest: torch.mode(x, dim, True)[1],
 }
+"""Functions of a tensor, a dimension, a number and a direction, which return positions in that dimension."""
 
 
 def positions(x: Tensor, lengths: Tensor, numbers: Tensor, size: int, dim: int, choice: str, largest: bool) -> Tensor:
