@@ -7,6 +7,7 @@ source from which it was made. The source runs on any CPU. The directory also ha
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -50,12 +51,9 @@ class Toolchain:
 def unavailable_reason(toolchain: Toolchain) -> str | None:
     """Return why this interpreter cannot use the toolchain, with what to install; None if it can."""
     distribution = toolchain.module.replace("_", "-")
-    try:
-        is_placeholder = version(distribution) == _PLACEHOLDER
-    except PackageNotFoundError:
-        is_placeholder = False
-    if is_placeholder:
-        return f"this interpreter has {placeholder_message(toolchain, _PLACEHOLDER)}"
+    with suppress(PackageNotFoundError):
+        if version(distribution) == _PLACEHOLDER:
+            return f"this interpreter has {placeholder_message(toolchain, _PLACEHOLDER)}"
     if find_spec(toolchain.module) is None:
         return (
             f"{distribution} is not installed. {toolchain.install}; if another interpreter has it, name that one with "
