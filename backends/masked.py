@@ -18,13 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
+Tensors = Sequence[Tensor]
+Layer = Callable[[Tensor, Tensors, Tensors], tuple[Tensor, Tensors]]
 """A fused layer in one direction: x[T, B, F], states, weights -> y[T, B, H], states after step T.
 
 Each state is [B, H].
 """
 
-Widen = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+Widen = Callable[[Tensors], Tensors]
 """A function such as `gate_mask_weights`, which may return its results from memory."""
 
 
@@ -34,7 +35,7 @@ def masked_lstm(
     lengths: Tensor | None,
     h_0: Tensor,
     c_0: Tensor,
-    weights: Sequence[Tensor],
+    weights: Tensors,
     bias: bool,
     layers: int,
     bidirectional: bool,
@@ -69,7 +70,7 @@ def without_projection(
     lengths: Tensor | None,
     h_0: Tensor,
     c_0: Tensor,
-    weights: Sequence[Tensor],
+    weights: Tensors,
     bias: bool,
     layers: int,
     bidirectional: bool,
@@ -98,7 +99,7 @@ def without_projection(
     return x.contiguous(), torch.cat([h for h, _ in finals]), torch.cat([c for _, c in finals])
 
 
-def _folded(groups: Sequence[Sequence[Tensor]], direction: int) -> list[Tensor]:
+def _folded(groups: Sequence[Tensors], direction: int) -> list[Tensor]:
     """One direction's weights with the projection folded in.
 
     They have one block of input columns for each direction's h_0.
@@ -120,8 +121,8 @@ def masked_layers(
     layer: Layer,
     x: Tensor,
     lengths: Tensor | None,
-    states: Sequence[Tensor],
-    weights: Sequence[Tensor],
+    states: Tensors,
+    weights: Tensors,
     layers: int,
     bidirectional: bool,
     hold: Widen | None = None,
@@ -134,7 +135,7 @@ def masked_layers(
     groups = _per_direction(weights, layers, directions)
     rows = _Rows(x, lengths)
     x = rows.clean(x.transpose(0, 1))  # time first, as fused layers need it
-    finals: list[Sequence[Tensor]] = []
+    finals: list[Tensors] = []
     for index in range(layers):
         outputs = []
         for d in range(directions):
@@ -147,14 +148,8 @@ def masked_layers(
 
 
 def _direction(
-    layer: Layer,
-    x: Tensor,
-    rows: _Rows,
-    states: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    reverse: bool,
-    hold: Widen | None,
-) -> tuple[Tensor, Sequence[Tensor]]:
+    layer: Layer, x: Tensor, rows: _Rows, states: Tensors, weights: Tensors, reverse: bool, hold: Widen | None
+) -> tuple[Tensor, Tensors]:
     """One layer in one direction over ragged rows.
 
     Returns y[T, B, H] in time order, and the states after each row's last step.
@@ -196,7 +191,7 @@ class _Rows:
         return y.gather(0, self._last.expand(1, y.shape[1], y.shape[2]))[0]
 
 
-def gate_mask_weights(weights: Sequence[Tensor]) -> list[Tensor]:
+def gate_mask_weights(weights: Tensors) -> list[Tensor]:
     """Return the weights of an LSTM layer with one more input column.
 
     The column closes the input gate and opens the forget gate. Where it is 1 in x, on padding, the cell state is kept
@@ -210,7 +205,7 @@ def gate_mask_weights(weights: Sequence[Tensor]) -> list[Tensor]:
     return [torch.cat([w_ih, column], 1), *others]
 
 
-def _per_direction(weights: Sequence[Tensor], layers: int, directions: int) -> list[Sequence[Tensor]]:
+def _per_direction(weights: Tensors, layers: int, directions: int) -> list[Tensors]:
     """The flat list of weights in groups, one for each layer and direction."""
     size = len(weights) // (layers * directions)
     return [weights[i : i + size] for i in range(0, len(weights), size)]
@@ -220,7 +215,7 @@ def aten_layer(cell: str) -> Layer:
     """Return one layer of torch's own LSTM, with projection, or of its GRU or RNN."""
     operator = getattr(torch.ops.aten, cell).input
 
-    def layer(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+    def layer(x: Tensor, states: Tensors, weights: Tensors) -> tuple[Tensor, Tensors]:
         given = [state[None] for state in states]
         hx = given if cell == "lstm" else given[0]
         y, *finals = operator(x, hx, list(weights), len(weights) >= 4, 1, 0.0, False, False, False)
@@ -237,7 +232,7 @@ def rnn(
     x: Tensor,
     lengths: Tensor | None,
     h_0: Tensor,
-    weights: Sequence[Tensor],
+    weights: Tensors,
     cell: str,
     bias: bool,
     layers: int,

@@ -10,7 +10,7 @@ before it in one matrix product, also those of padding, which the kernel does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from ...bucketing.padding import storage_ptr
 from .. import masked
+from ..masked import Tensors
 from .kernels.interface import GATES, LayerCall, RecurrenceKernel
 
-Flatten = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
+Flatten = Callable[[str, Tensors], Tensors]
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class DeviceRecurrences:
         cell: str,
         x: Tensor,
         lengths: Tensor | None,
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
+        states: Tensors,
+        weights: Tensors,
         layers: int,
         bidirectional: bool,
         hold: masked.Widen | None,
@@ -66,9 +67,7 @@ class DeviceRecurrences:
             return self._by_kernel(kernel, cell, x, lengths, states, weights, layers, directions)
         layer = masked.aten_layer(cell)
 
-        def on_flat_weights(
-            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
-        ) -> tuple[Tensor, Sequence[Tensor]]:
+        def on_flat_weights(x: Tensor, states: Tensors, weights: Tensors) -> tuple[Tensor, Tensors]:
             flat = self.derived.derive(cell, weights, lambda own: self.flatten(cell, own))
             return layer(x, [state.contiguous() for state in states], flat)  # cuDNN refuses other states
 
@@ -83,8 +82,8 @@ class DeviceRecurrences:
         cell: str,
         x: Tensor,
         lengths: Tensor | None,
-        states: Sequence[Tensor],
-        weights: Sequence[Tensor],
+        states: Tensors,
+        weights: Tensors,
         layers: int,
         directions: int,
     ) -> tuple[Tensor, list[Tensor]]:
@@ -95,7 +94,7 @@ class DeviceRecurrences:
         size = len(weights) // layers
         batch, time, _ = x.shape
         ends = None if lengths is None else lengths.contiguous()
-        finals: list[Sequence[Tensor]] = []
+        finals: list[Tensors] = []
         for index in range(layers):
             w_ih, w_hh, bias, *b_hn = self.derived.derive(
                 f"kernel {cell} {directions} {self.precision}",
@@ -112,21 +111,21 @@ class DeviceRecurrences:
             finals.append(final)
         return x, [torch.cat(list(kind)) for kind in zip(*finals)]
 
-    def _kernel_for(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> RecurrenceKernel | None:
+    def _kernel_for(self, x: Tensor, states: Tensors, weights: Tensors) -> RecurrenceKernel | None:
         """The project's kernel, if it computes layers of this size and dtype; it has no projections."""
         has_projection = len({state.shape for state in states}) > 1
         if self.kernel is None or has_projection or {x.dtype, weights[0].dtype} != {torch.float32}:
             return None
         return self.kernel if self.kernel.computes(weights[1].shape[1]) else None
 
-    def _reduced(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def _reduced(self, tensors: Tensors) -> list[Tensor]:
         return [tensor.to(self.precision) if tensor.dtype == torch.float32 else tensor for tensor in tensors]
 
-    def _with_gate_mask(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _with_gate_mask(self, weights: Tensors) -> Tensors:
         return self.derived.derive("gate mask", weights, masked.gate_mask_weights)
 
 
-def _operands(cell: str, directions: int, precision: torch.dtype, weights: Sequence[Tensor]) -> list[Tensor]:
+def _operands(cell: str, directions: int, precision: torch.dtype, weights: Tensors) -> list[Tensor]:
     """A layer's weights as the kernel's call needs them.
 
     w_ih[D * G * H, F] and bias[D * G * H] in `precision`, w_hh[D, G * H, H] in float32, and of a GRU b_hn[D, H].
@@ -136,7 +135,7 @@ def _operands(cell: str, directions: int, precision: torch.dtype, weights: Seque
     hidden = weights[1].shape[1]
     biases = [group[2:] or [group[0].new_zeros(GATES[cell] * hidden)] * 2 for group in groups]
     if cell != "gru":
-        split: list[Sequence[Tensor]] = [[b_ih + b_hh] for b_ih, b_hh in biases]
+        split: list[Tensors] = [[b_ih + b_hh] for b_ih, b_hh in biases]
     else:
         # The reset gate multiplies the recurrent part of the candidate, with its bias.
         split = [
@@ -159,11 +158,9 @@ class DerivedWeights:
         """`own` are the model's weights on the device, which live as long as this object."""
         self._own = tuple(own)
         self._storages = {storage_ptr(weight) for weight in self._own}
-        self._known: dict[Hashable, Sequence[torch.Tensor]] = {}
+        self._known: dict[Hashable, Tensors] = {}
 
-    def derive(
-        self, kind: str, weights: Sequence[Tensor], make: Callable[[Sequence[Tensor]], Sequence[Tensor]]
-    ) -> Sequence[Tensor]:
+    def derive(self, kind: str, weights: Tensors, make: Callable[[Tensors], Tensors]) -> Tensors:
         """Return `make(weights)`, from memory if it is of this kind and was made of the same weights before."""
         if any(storage_ptr(weight) not in self._storages for weight in weights):
             return make(weights)
