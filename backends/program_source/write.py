@@ -251,13 +251,11 @@ def _last_uses(calls: list[Node], output: Node) -> dict[Node, list[Node]]:
 def python_literal(value: Any) -> str:
     """Return the Python source of a value.
 
-    >>> python_literal([1, float("inf"), torch.float32, torch.device("cpu"), None])
-    "[1, float('inf'), torch.float32, torch.device('cpu'), None]"
+    >>> [python_literal(value) for value in (1, float("inf"), torch.float32, torch.device("cpu"), None)]
+    ['1', "float('inf')", 'torch.float32', "torch.device('cpu')", 'None']
 
     Raises `CompileError`: source cannot express a value of its type.
     """
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(python_literal, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if isinstance(value, torch.device):
