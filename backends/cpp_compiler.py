@@ -81,6 +81,5 @@ def failure(done: subprocess.CompletedProcess[str]) -> str | None:
 
 def strip(library: Path) -> None:
     """Strip debug symbols, four fifths of the file, if `strip` is installed; it comes with every compiler."""
-    tool = shutil.which("strip")
-    if tool is not None:
+    if (tool := shutil.which("strip")) is not None:
         subprocess.run([tool, "--strip-all", str(library)], check=True, capture_output=True)

@@ -128,8 +128,7 @@ def require_toolchain(toolchain: Toolchain, packaged: str) -> Any:
     Raises `LoadError`: it is missing, a placeholder, or of another minor release than `packaged`, which compiled
     programs.
     """
-    reason = unavailable_reason(toolchain)
-    if reason is not None:
+    if (reason := unavailable_reason(toolchain)) is not None:
         raise LoadError(f"the programs run on a Neuron device, by {toolchain.module}: {reason}")
     package = import_toolchain(toolchain)
     here = str(getattr(package, "__version__", ""))

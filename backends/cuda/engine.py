@@ -122,8 +122,7 @@ class Cuda(Backend):
         """
         if self.simulation() is not None:
             return {key: _on_cpu(directory, weights) for key, directory in programs.items()}
-        missing = gpu_missing()
-        if missing is not None:
+        if (missing := gpu_missing()) is not None:
             raise LoadError(f"the programs run on an NVIDIA GPU: {missing}. Or package the model with another backend")
         found = TorchDevice(gpu_index(device, torch.cuda.device_count()))
         return load_on_device(found, programs, weights, rehearsals)

@@ -192,8 +192,7 @@ def _region(size: int) -> torch.Tensor:
         raise MemoryError(f"out of memory for {size / 2**20:.0f} MiB of weights: {error}") from error
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     start = -whole.data_ptr() % _HUGE_PAGE
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    if advice is not None:
+    if (advice := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
         with suppress(OSError):  # a kernel without them refuses
             memory.madvise(advice, start, (size + _HUGE_PAGE // 2) // _HUGE_PAGE * _HUGE_PAGE)
     return whole[start : start + size]

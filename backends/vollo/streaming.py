@@ -43,8 +43,7 @@ class StreamingProgram:
         Raises `CompileError`: the compiler is not installed, the accelerator is unknown, or the model is not supported
         or does not fit.
         """
-        missing = Vollo().unavailable()
-        if missing is not None:
+        if (missing := Vollo().unavailable()) is not None:
             raise CompileError(missing)
         accelerator = accelerator_config(["--config", config])
         return cls(build_program(model.eval(), [example], accelerator, streaming_axis=time_dim))
