@@ -2,8 +2,6 @@
 
 #pragma once
 
-#include <limits>
-
 #include "vectors.h"
 
 namespace {
