@@ -200,8 +200,8 @@ class Backend(ABC):
         raise NotImplementedError
 
     def core_environment(self, index: int) -> Mapping[str, str]:
-        """Return the variables that assign the core of this index to a process."""
-        raise NotImplementedError
+        """Return the variables that assign the core of this index to a process; here, the first of `core_variables`."""
+        return {self.core_variables[0]: str(index)}
 
     def device_missing(self) -> str | None:
         """Return why this machine lacks the device that the programs share; None if it has one or needs none."""

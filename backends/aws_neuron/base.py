@@ -52,10 +52,6 @@ class NeuronBackend(Backend):
         """Return why the toolchain cannot be used here, and how to install it; None if it can."""
         return device.unavailable_reason(self.toolchain)
 
-    def core_environment(self, index: int) -> Mapping[str, str]:
-        """Return the variable that assigns one NeuronCore to a process."""
-        return {device.CORE_VARIABLES[0]: str(index)}
-
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch. The toolchain is checked for each program: it may be in another interpreter here."""
         return (Requirement("torch", "torch", self.toolchain.torch),)
