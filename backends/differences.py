@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from .interface import Tensors
+
 
 def difference(ours: torch.Tensor, eager: torch.Tensor, tolerance: tuple[float, float]) -> tuple[float, float]:
     """Compute the largest |ours - eager| and its largest ratio to the tolerance.
@@ -40,20 +42,16 @@ def next_values(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(_half(tensor), torch.nextafter(tensor, tensor.new_tensor(math.inf)), tensor)
 
 
-Answer = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+Answer = Callable[[list[torch.Tensor]], Tensors]
 
 
-def allowed_rounding(answer: Answer, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[float]:
+def allowed_rounding(answer: Answer, inputs: Tensors, results: Tensors) -> list[float]:
     """Return a bound of the rounding errors of each result: 64 times its change with `next_values` of the inputs."""
     return [64 * _distance(result, after) for result, after in zip(results, answer([*map(next_values, inputs)]))]
 
 
 def change_with(
-    shares: Sequence[float],
-    answer: Answer,
-    inputs: Sequence[torch.Tensor],
-    results: Sequence[torch.Tensor],
-    seed: int = 0,
+    shares: Sequence[float], answer: Answer, inputs: Tensors, results: Tensors, seed: int = 0
 ) -> list[float]:
     """Return the change of each result if floats move by shares of the largest one, some up and others down.
 

@@ -24,7 +24,7 @@ from ..bucketing.shapes import Bucket
 from . import cpp_compiler, masked
 from .error_causes import causes
 from .exported_program import quiet, specialize
-from .interface import CompileError, CompileSettings
+from .interface import CompileError, CompileSettings, Tensors
 from .target_machine import cpu_target
 
 
@@ -137,9 +137,7 @@ def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
     return masked.fused_lstm(onednn_lstm, x, lengths, h_0, c_0, *options)
 
 
-def onednn_lstm(
-    x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+def onednn_lstm(x: torch.Tensor, states: Tensors, weights: Tensors) -> tuple[torch.Tensor, Tensors]:
     """Compute one LSTM layer in one direction, fused over all timesteps."""
     h_0, c_0 = states
     w_ih, w_hh, *biases = weights

@@ -12,6 +12,7 @@ import torch
 
 from ..bucketing.shapes import Bucket
 
+Tensors = Sequence[torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
 """The model's state dict, plus the constants that lowering lifted out of its code."""
 
@@ -37,7 +38,7 @@ class CompileSettings:
 
 DEFAULTS = CompileSettings()
 
-LoadedProgram = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+LoadedProgram = Callable[[Tensors], Tensors]
 """Loaded program: a function from flat inputs to flat outputs.
 
 Inputs are the declared ones in order, then lengths[B] int64 if the program takes them. All tensors are contiguous, on

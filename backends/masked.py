@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tensors = Sequence[Tensor]
+from .interface import Tensors
+
 Layer = Callable[[Tensor, Tensors, Tensors], tuple[Tensor, Tensors]]
 """A fused layer in one direction: x[T, B, F], states, weights -> y[T, B, H], states after step T.
 

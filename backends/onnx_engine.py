@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .interface import Backend, CompileError, LoadedProgram, LoadError, Requirement, Weights
+from .interface import Backend, CompileError, LoadedProgram, LoadError, Requirement, Tensors, Weights
 from .signature import Signature, read_signature, signature_of, write_signature
 from .versions import LOWEST_TORCH_REQUIREMENT
 
@@ -62,10 +62,7 @@ class OnnxEngine(Backend):
             ) from error
 
     def try_program(
-        self,
-        program: ExportedProgram,
-        directory: Path,
-        check: Callable[[Sequence[torch.Tensor]], None] = lambda outputs: None,
+        self, program: ExportedProgram, directory: Path, check: Callable[[Tensors], None] = lambda outputs: None
     ) -> None:
         """Load a compiled program, run it on example inputs if it has any, and check the outputs.
 

@@ -22,7 +22,7 @@ from . import masked
 from .error_causes import causes
 from .exported_program import quiet
 from .exported_tensors import weights_of
-from .interface import CompileError
+from .interface import CompileError, Tensors
 from .onnx_recurrences import onnx_lstm, onnx_rnn
 from .partitioning.operator_names import operator_name, operators_of, single_operator_program
 from .recurrent_operators import is_positions, is_recurrent
@@ -292,9 +292,7 @@ def _openvino_rnn(x: Any, lengths: Any, h_0: Any, weights: Any, cell: str, bias:
     return y, h_n
 
 
-def _one_layer(
-    cell: str, x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+def _one_layer(cell: str, x: torch.Tensor, states: Tensors, weights: Tensors) -> tuple[torch.Tensor, Tensors]:
     given = [x.transpose(0, 1), None, *(state[None] for state in states), list(weights)]
     if cell == "lstm":
         y, *finals = torch.ops.neuron_lstm.lstm(*given, len(weights) == 4, 1, False, True)

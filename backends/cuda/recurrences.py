@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...bucketing.padding import storage_ptr
 from .. import masked
-from ..masked import Tensors
+from ..interface import Tensors
 from .kernels.interface import GATES, LayerCall, RecurrenceKernel
 
 Flatten = Callable[[str, Tensors], Tensors]
