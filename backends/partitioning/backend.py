@@ -34,6 +34,7 @@ class PartitionedBackend(Backend):
         self.name = engine.name
         self.precisions, self.options = engine.precisions, engine.options
         self.whole_sequences, self.inlines_weights = engine.whole_sequences, engine.inlines_weights
+        self.largest_integer = engine.largest_integer
 
     def unavailable(self) -> str | None:
         """Return why the engine is unavailable; None if it is available."""

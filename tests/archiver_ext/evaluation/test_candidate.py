@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import check_integers, make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
+from torchserve_neuron_lstm.backends.interface import Backend
+from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
 from torchserve_neuron_lstm.bucketing.shapes import DType, TensorSpec
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
@@ -94,6 +96,7 @@ class Rounding(Eager):
     largest_integer = 2**24
 
 
+@pytest.mark.parametrize("engine", [Rounding(), PartitionedBackend(Rounding())], ids=["whole", "partitioned"])
 @pytest.mark.parametrize(
     ("dtype", "facts", "fits"),
     [
@@ -108,10 +111,10 @@ class Rounding(Eager):
     ],
 )
 def test_an_engine_that_rounds_large_integers_needs_their_bounds(
-    split: LoweredModel, dtype: DType, facts: dict[str, Any], fits: bool
+    split: LoweredModel, dtype: DType, facts: dict[str, Any], fits: bool, engine: Backend
 ) -> None:
     program = replace(split, inputs=(TensorSpec("seconds", dtype, ("batch", "time"), **facts),))
-    rejected = check_integers(make_candidate(Rounding(), program, streams=False))
+    rejected = check_integers(make_candidate(engine, program, streams=False))
 
     assert (rejected is None) is fits
     if rejected is not None:
