@@ -17,7 +17,7 @@ from .eager_call import batch_places, eager_failure, reject_swapped_axes, relati
 from .errors import InputsDoNotFit, LoweringError, PartialTrace, Unexplained, UnknownLoop, explained_export_errors
 from .exported_graph import output_names, with_vocabularies
 from .exporter.export import check_forward_signature, forward_name
-from .exporter.shape_conditions import BranchOnTimesteps, ShapeConditions, batch_sizes_of, branch_error
+from .exporter.shape_conditions import BranchOnTimesteps, ShapeConditions, branch_error
 from .loops.families import NoLoop, export_rolled
 from .one_request.comparison import Comparison, DiffersAtLength, Run, include_excluded_shapes, served_batches
 from .one_request.single_request import KeepsState, SingleExport, example_timesteps, export_single
@@ -109,7 +109,7 @@ def _takes_any_shape(traced: _Traced, config: ServingConfig) -> bool:
     bounds = traced.exported.range_constraints.values()
     if any(bound.lower > traced.single.shortest or bound.upper != int_oo for bound in bounds):
         return False
-    conditions = ShapeConditions(traced.exported, batch_sizes_of(traced.inputs))
+    conditions = ShapeConditions(traced.exported, traced.inputs)
     lengths = range(traced.single.shortest, config.longest + 1)
     return all(conditions.holds(batch, time) for batch in served_batches(config) for time in lengths)
 
@@ -256,7 +256,7 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
 
 def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) -> None:
     """Compare requests of lengths for which the graph is not known to hold with each padding that they may get."""
-    conditions = ShapeConditions(comparison.exported, batch_sizes_of(comparison.inputs))
+    conditions = ShapeConditions(comparison.exported, comparison.inputs)
     buckets = comparison.config.grid.lengths
     for time in buckets:
         if fitting := [length for length in lengths if length <= time]:
@@ -269,7 +269,7 @@ def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) 
 
 def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:
     """Refuse buckets that the exporter's conditions exclude."""
-    conditions = ShapeConditions(program.exported, batch_sizes_of(config.input_specs))
+    conditions = ShapeConditions(program.exported, config.input_specs)
     grid = config.grid
     refused = sorted({t for b in grid.batches for t in grid.lengths if not conditions.holds(b, t)})
     if refused:

@@ -5,7 +5,6 @@ They are those that the exporter says, and the branches of forward() on the numb
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import sys
@@ -57,20 +56,17 @@ class Branch:
         return bool(value) if len(symbols) == 1 and value in (sympy.true, sympy.false) else None
 
 
-@contextlib.contextmanager
-def noted_branches(branches: list[Branch]) -> Iterator[None]:
+def noted_branches(branches: list[Branch]) -> AbstractContextManager[None]:
     """Append the branches on conditions on sizes that the model's code takes, or that of a library."""
-    original = torch.SymBool.__bool__
 
-    def tested(own: torch.SymBool, ours: Callable[[Any], bool]) -> bool:
+    def tested(own: torch.SymBool, original: Callable[[Any], bool]) -> bool:
         condition = sympy.sympify(own.node.expr)  # before it is taken: an equation fixes the number of timesteps
-        taken = ours(own)
+        taken = original(own)
         if is_model_file(sys._getframe(1).f_code.co_filename):
             branches.append(Branch(condition, taken, calling_line()))
         return taken
 
-    with replaced(torch.SymBool, "__bool__", partialmethod(tested, original)):
-        yield
+    return replaced(torch.SymBool, "__bool__", partialmethod(tested, torch.SymBool.__bool__))
 
 
 def branch_error(name: str, branches: Sequence[Branch], timesteps: int) -> BranchOnTimesteps | None:
@@ -117,15 +113,19 @@ class Condition:
 
 
 class ShapeConditions:
-    """Conditions of a program whose inputs have the layouts `sizes` by name."""
+    """Conditions of a program on the sizes of its inputs, and of the lengths of a batch if it takes them."""
 
-    def __init__(self, program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence[int | str]]) -> None:
-        self._sizes = sizes
+    def __init__(self, program: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> None:
+        layouts = {spec.name.replace(".", "_"): spec.shape for spec in inputs}
+        self._sizes: dict[str, Sequence[int | str]] = {**layouts, "sequence_lengths": ("batch",)}
         self._conditions = [Condition(text, compile(text, "<exporter>", "eval")) for text in program._guards_code]
-        symbols = _symbols(program, sizes)
+        symbols = _symbols(program, self._sizes)
         bounds = {axis: program.range_constraints.get(symbol) for axis, symbol in symbols}
         self._bounds = {axis: (own.lower, own.upper) for axis, own in bounds.items() if own is not None}
         self.time_symbols = {size for axis, size in symbols if axis == "time"}
+        least = (own.lower for own in program.range_constraints.values())
+        self.lowest = max((int(size) for size in least if isinstance(size, sympy.Integer)), default=1)
+        """The greatest of the lower bounds of symbolic sizes."""
 
     @property
     def numbers(self) -> set[int]:
@@ -151,11 +151,6 @@ class ShapeConditions:
         known = {"batch": batch, "time": time}
         within = all(low <= known[axis] <= high for axis, (low, high) in self._bounds.items())
         return within and next(self.failing(batch, time), None) is None
-
-
-def batch_sizes_of(inputs: Sequence[TensorSpec]) -> dict[str, Sequence[int | str]]:
-    """Return the layouts of a program's inputs by their names in the program, the lengths of a batch among them."""
-    return {**{spec.name.replace(".", "_"): spec.shape for spec in inputs}, "sequence_lengths": ("batch",)}
 
 
 def _symbols(program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence[int | str]]) -> list[tuple[Axis, Any]]:
@@ -206,30 +201,21 @@ _CHUNKS = re.compile(r"range\([^,]+,[^,]+,")
 
 
 def lengths_outside(
-    exported: torch.export.ExportedProgram,
-    name: str,
-    sizes: Mapping[str, Sequence[int | str]],
-    lengths: Sequence[int],
-    branches: Sequence[Branch] = (),
-    fixing: Sequence[str] = (),
+    conditions: ShapeConditions, name: str, lengths: Sequence[int], branches: Sequence[Branch], fixing: Sequence[str]
 ) -> set[int]:
     """Return numbers of timesteps of one request that the exporter excluded by an inequation, or as too few.
 
     Most of them are excluded because a size would be 1, which changes nothing; so they are to be compared with the
-    model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all `lengths`. `fixing` are
-    the lines at which sizes become numbers.
+    model. Every condition is evaluated for all `lengths`. `fixing` are the lines at which sizes become numbers.
 
     Raises `BranchOnTimesteps`: the program holds only for some numbers of timesteps, such as odd ones; names the line.
     Raises `PartialTrace`: the same; names the line that reads a size as a number, or the condition.
     """
-    bounds = (interval.lower for interval in exported.range_constraints.values())
-    lowest = max((int(bound) for bound in bounds if isinstance(bound, sympy.Integer)), default=1)
-    conditions = ShapeConditions(exported, sizes)
     outside: set[int] = set()
     excluded: dict[int, Condition] = {}
     for time in lengths:
         for condition in conditions.failing(1, time):
-            if condition.is_equation or (time >= lowest and not condition.is_inequation):
+            if condition.is_equation or (time >= conditions.lowest and not condition.is_inequation):
                 excluded.setdefault(time, condition)
             outside.add(time)
     branching = {time for time in lengths if any(branch.differs_at(time) for branch in branches)}

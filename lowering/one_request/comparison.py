@@ -27,7 +27,7 @@ from ..exporter.random_values import (
     random_requests,
     random_values_of,
 )
-from ..exporter.shape_conditions import ShapeConditions, batch_sizes_of
+from ..exporter.shape_conditions import ShapeConditions
 from ..ragged.batched import has_batch, has_time
 
 
@@ -222,7 +222,7 @@ def include_excluded_shapes(comparison: Comparison, shortest: int) -> None:
     The exporter assumes that a size is not 1 unless it is a constant, as a size of 1 would be broadcast; so it excludes
     the fewest timesteps of a model with strides.
     """
-    conditions = ShapeConditions(comparison.exported, batch_sizes_of(comparison.inputs))
+    conditions = ShapeConditions(comparison.exported, comparison.inputs)
     config, batches = comparison.config, served_batches(comparison.config)
     lengths = range(shortest, config.longest + 1)
     excluded = [time for time in lengths if not all(conditions.holds(batch, time) for batch in batches)]

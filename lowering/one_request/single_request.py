@@ -52,7 +52,6 @@ from ..exporter.shape_conditions import (
     Branch,
     ShapeConditions,
     TimeBound,
-    batch_sizes_of,
     find_time_bound,
     lengths_outside,
     noted_branches,
@@ -133,9 +132,9 @@ def export_request(
     fixing: list[str] = []
     with noted_conversions(fixing):
         exported, tree = _trace(model, forward, config, timesteps, dims, name)
-    shapes = batch_sizes_of(config.input_specs)
-    outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
-    bound = find_time_bound(ShapeConditions(exported, shapes), branches, config.longest)
+    conditions = ShapeConditions(exported, config.input_specs)
+    outside = lengths_outside(conditions, name, range(shortest, config.longest + 1), branches, fixing)
+    bound = find_time_bound(conditions, branches, config.longest)
     reject_distances_of_timesteps(exported)
     with quiet():
         functional = decomposed(exported, STEPS)
