@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
 
 from ...bucketing.shapes import TensorSpec
 from ..errors import at_line, node_line, source_suffix
@@ -70,15 +71,13 @@ class CountsTimesteps(NotChunkable):
     """A model that may run in chunks if its positions continue those of the chunk before."""
 
 
-def timesteps_before(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> torch.fx.Node | None:
+def timesteps_before(exported: ExportedProgram, inputs: Sequence[TensorSpec]) -> Node | None:
     """Return the input with the number of timesteps before a chunk; None for a program without one."""
     others = user_inputs(exported)[len(inputs) :]
     return others[0] if len(others) > 1 else None
 
 
-def find_carried_values(
-    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]
-) -> tuple[CarrySource, ...]:
+def find_carried_values(exported: ExportedProgram, inputs: Sequence[TensorSpec]) -> tuple[CarrySource, ...]:
     """Return the values to carry, in the order of the graph.
 
     Raises `NotChunkable`: names the first operator that needs timesteps of more than one chunk.
@@ -109,24 +108,24 @@ def find_carried_values(
 class _Walk:
     """A traversal of the graph in order, with facts about the nodes visited."""
 
-    def __init__(self, taints: TaintMap, before: torch.fx.Node | None) -> None:
+    def __init__(self, taints: TaintMap, before: Node | None) -> None:
         self.taints, self.before = taints, before
         self.reads = PastReads(taints)
         self.carries: list[CarrySource] = []
-        self.minmax_nodes: set[torch.fx.Node] = set()
+        self.minmax_nodes: set[Node] = set()
         """Maxima and minima over time: tuples of values, which can be carried, and of indices, which cannot."""
-        self.known_at_end: set[torch.fx.Node] = set()
+        self.known_at_end: set[Node] = set()
         """Nodes without time whose values are known only at the end of the sequence."""
-        self.from_lengths: set[torch.fx.Node] = {taints.lengths} if taints.lengths is not None else set()
+        self.from_lengths: set[Node] = {taints.lengths} if taints.lengths is not None else set()
         """Nodes computed from the lengths."""
-        self.positions: dict[torch.fx.Node, Positions] = {}
+        self.positions: dict[Node, Positions] = {}
         """Nodes with the positions of the timesteps."""
-        self.counted: set[torch.fx.Node] = set()
+        self.counted: set[Node] = set()
         """Nodes computed from positions that continue those of the chunk before."""
-        self.from_inputs: set[torch.fx.Node] = set()
+        self.from_inputs: set[Node] = set()
         """Inputs with time, and nodes computed from them."""
 
-    def visit(self, node: torch.fx.Node) -> None:
+    def visit(self, node: Node) -> None:
         for nodes in (self.from_inputs, self.counted):
             if nodes.intersection(node.all_input_nodes) and not is_number(node):
                 nodes.add(node)
@@ -145,7 +144,7 @@ class _Walk:
         elif self.taints.of[node] == PER_TIMESTEP:
             self.check_timestep(node)
 
-    def reads_past(self, node: torch.fx.Node) -> bool:
+    def reads_past(self, node: Node) -> bool:
         """Whether a node reads past timesteps, or is between such a read and its end; if so, record it.
 
         Raises `NotChunkable`: it also needs the end of the sequence, or the number of timesteps.
@@ -164,7 +163,7 @@ class _Walk:
         self.taints.of[node] = Tainted(operator_name(node), node_line(node)) if time.extra_steps else PER_TIMESTEP
         return True
 
-    def visit_scan(self, node: torch.fx.Node) -> bool:
+    def visit_scan(self, node: Node) -> bool:
         """Whether a node is a scan, its step, or one of its results; if so, record the states of the scan.
 
         Raises `NotChunkable`: a step needs more than its own timestep.
@@ -183,7 +182,7 @@ class _Walk:
             self.known_at_end.add(node)
         return True
 
-    def check_scan(self, node: torch.fx.Node) -> None:
+    def check_scan(self, node: Node) -> None:
         """Check what each step of a scan takes.
 
         Raises `NotChunkable`: it needs the end of the sequence, or the number of timesteps, or several of them.
@@ -206,7 +205,7 @@ class _Walk:
         if not are_own or any(map(time_dims, (*scan.first, *scan.shared))):
             raise NotChunkable(f"a loop reads several timesteps at once{line}")
 
-    def add_carry(self, node: torch.fx.Node) -> bool:
+    def add_carry(self, node: Node) -> bool:
         """Record a node that reduces all timesteps to one value that can be carried; returns whether it does."""
         if node.op != "call_function" or not node.all_input_nodes:
             return False
@@ -226,7 +225,7 @@ class _Walk:
         self.refuse_counting(node, [source])
         return True
 
-    def add_element(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
+    def add_element(self, node: Node, source: Node) -> bool:
         """Record an element of a maximum over time; whether it is that, or a state, recorded by its recurrence.
 
         Raises `NotChunkable`: the element is the index of a timestep.
@@ -241,11 +240,11 @@ class _Walk:
         self.carries.append(CarrySource(_EXTREMES[name], node, 0))
         return True
 
-    def is_over_time(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
+    def is_over_time(self, node: Node, source: Node) -> bool:
         dims, time = dims_argument(node), self.taints.time_dim_of(source)
         return dims is not None and time in dims
 
-    def visit_independent(self, node: torch.fx.Node) -> None:
+    def visit_independent(self, node: Node) -> None:
         """Track whether a value of the whole request depends on the lengths or on the end of the sequence.
 
         Raises `NotChunkable`: the value needs timesteps of more than one chunk.
@@ -260,7 +259,7 @@ class _Walk:
         if self.from_lengths.intersection(sources):
             self.from_lengths.add(node)
 
-    def check_timestep(self, node: torch.fx.Node) -> None:
+    def check_timestep(self, node: Node) -> None:
         """Check the inputs of a value at each timestep.
 
         Raises `NotChunkable`: it needs later timesteps, the end of the sequence, or the number of timesteps.
@@ -292,21 +291,21 @@ class _Walk:
         if len(self.taints.time_dims(node)) > 1:
             raise NotChunkable(f"{display_name(node)} compares timesteps with each other{line}")
 
-    def positions_of(self, node: torch.fx.Node, name: str) -> Positions | None:
+    def positions_of(self, node: Node, name: str) -> Positions | None:
         """Return the positions that a call makes, by adding an integer or the timesteps before; None for others."""
         if name == "aten.arange":
             return 0, False
         if name != "aten.add" or argument(node, "alpha") != 1:
             return None
         number, added = node.args[0], argument(node, "other")
-        if not isinstance(number, torch.fx.Node) or number not in self.positions:
+        if not isinstance(number, Node) or number not in self.positions:
             return None
         first, continues = self.positions[number]
         if isinstance(added, int):
             return first + added, continues
         return None if self.before is None or _root(added) is not self.before else (first, True)
 
-    def follow_counting(self, node: torch.fx.Node) -> None:
+    def follow_counting(self, node: Node) -> None:
         """Copy the facts about positions and lengths to a node with the same elements."""
         source = node.all_input_nodes[0]
         if source in self.positions:
@@ -314,7 +313,7 @@ class _Walk:
         if source in self.from_lengths:
             self.from_lengths.add(node)
 
-    def refuse_counting(self, node: torch.fx.Node, sources: Iterable[torch.fx.Node], name: str = "") -> None:
+    def refuse_counting(self, node: Node, sources: Iterable[Node], name: str = "") -> None:
         """Refuse uses of positions and lengths, whose values in a chunk are not those in the sequence.
 
         Raises `NotChunkable`: the call counts timesteps from the beginning or the end.
@@ -328,24 +327,24 @@ class _Walk:
         if any(source in self.positions and not self.positions[source][1] for source in sources):
             raise (NotChunkable if is_lookup else CountsTimesteps)(message)
 
-    def detects_padding(self, node: torch.fx.Node, name: str) -> bool:
+    def detects_padding(self, node: Node, name: str) -> bool:
         """Whether a node compares positions with the lengths, with the same result for all real timesteps."""
         if name not in COMPARISONS:
             return False
         number, length = node.args[0], node.args[1]
         if length in self.positions:
             number, length, name = length, number, _MIRRORED[name]
-        if not isinstance(number, torch.fx.Node) or number not in self.positions:
+        if not isinstance(number, Node) or number not in self.positions:
             return False
         first, continues = self.positions[number]
         lengths, root = self.taints.lengths, _root(length)
         if continues:  # so do the lengths that they are compared with
-            is_sum = isinstance(root, torch.fx.Node) and operator_name(root) == "aten.add"
-            root = lengths if is_sum and cast(torch.fx.Node, root).args == (lengths, self.before) else None
+            is_sum = isinstance(root, Node) and operator_name(root) == "aten.add"
+            root = lengths if is_sum and cast(Node, root).args == (lengths, self.before) else None
         # Counted from 1, the last timestep is the length itself.
         return root is lengths and (first == 0 or (first == 1 and name in ("aten.le", "aten.gt")))
 
-    def check_states(self, node: torch.fx.Node, name: str) -> None:
+    def check_states(self, node: Node, name: str) -> None:
         """Check that a recurrence runs forward from a state that is known at the start.
 
         Raises `NotChunkable`: the recurrence is bidirectional, or its initial state is known at the end only.
@@ -360,7 +359,7 @@ class _Walk:
                 raise NotChunkable(f"the initial state of a recurrence is known only at the end of the sequence{line}")
 
 
-def _keeps_elements(node: torch.fx.Node) -> bool:
+def _keeps_elements(node: Node) -> bool:
     """Whether every element keeps its value, `x[:, None]` included."""
     name = operator_name(node)
     return name in VALUE_PRESERVING or (name == "aten.slice" and node.args[2:] in ((), (0, sys.maxsize)))
@@ -368,6 +367,6 @@ def _keeps_elements(node: torch.fx.Node) -> bool:
 
 def _root(node: object) -> object:
     """Return the node with the same elements that is no copy of another one."""
-    while isinstance(node, torch.fx.Node) and _keeps_elements(node):
+    while isinstance(node, Node) and _keeps_elements(node):
         node = node.all_input_nodes[0]
     return node

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ...backends.signature import dtype_name
@@ -81,7 +82,7 @@ class _ProgramBuilder:
             return "chunks of time would round cumulative sums where they end"
         return None
 
-    def has_time(self, node: torch.fx.Node) -> bool:
+    def has_time(self, node: Node) -> bool:
         return any(axis_of(size, self.axes) == "time" for size in node.meta["val"].shape)
 
     def spec_of(self, carry: CarrySource) -> TensorSpec:
@@ -100,7 +101,7 @@ class _ProgramBuilder:
         """Return the batch dimension of a carried value in the model itself."""
         return [axis_of(size, self.axes) for size in carry.value.shape].index("batch")
 
-    def carry_inputs(self, builder: SubgraphBuilder) -> list[torch.fx.Node]:
+    def carry_inputs(self, builder: SubgraphBuilder) -> list[Node]:
         """Add inputs for the carried values, and return them in the model's layout."""
         inputs = [builder.placeholder(f"carried_{index}") for index in range(len(self.carries))]
         return [
@@ -108,8 +109,8 @@ class _ProgramBuilder:
         ]
 
     def carry_outputs(
-        self, builder: SubgraphBuilder, values: Sequence[torch.fx.Node], carries: Sequence[CarrySource]
-    ) -> list[torch.fx.Node]:
+        self, builder: SubgraphBuilder, values: Sequence[Node], carries: Sequence[CarrySource]
+    ) -> list[Node]:
         """Return values of the model's layout as outputs, with the batch first."""
         return [_moved(builder, node, self.batch_dim(carry), 0) for node, carry in zip(values, carries, strict=True)]
 
@@ -129,8 +130,8 @@ class _ProgramBuilder:
         builder = SubgraphBuilder(self.exported, self.axes, self.inputs)
         carried = self.carry_inputs(builder)
         reads: dict[CarrySource, PastCall] = {}
-        sums: dict[CarrySource, torch.fx.Node] = {}
-        states: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+        sums: dict[CarrySource, Node] = {}
+        states: dict[Node, list[Node]] = {}
         for carry, value in zip(self.carries, carried, strict=True):
             if carry.past is not None:
                 reads[carry] = PastCall(builder, carry.past, value)
@@ -179,26 +180,22 @@ class _ProgramBuilder:
         return builder.export(self.carry_outputs(builder, initial, computed), [*filter(None, self.timeless_inputs)])
 
 
-def _start_from(builder: SubgraphBuilder, recurrence: torch.fx.Node, states: Sequence[torch.fx.Node]) -> None:
+def _start_from(builder: SubgraphBuilder, recurrence: Node, states: Sequence[Node]) -> None:
     """Let a recurrence or a scan start from carried states; an LSTM computes its exact last cell state."""
     given: dict[int, object] = {1: states} if is_scan(recurrence) else dict(enumerate(states, 2))
     if recurrence.target is torch.ops.neuron_lstm.lstm.default:
         given[NEED_CELL] = True
     kept = pytree.tree_leaves([value for place, value in enumerate(recurrence.args) if place not in given])
 
-    def make(copies: Copies) -> torch.fx.Node:
+    def make(copies: Copies) -> Node:
         return builder.call(recurrence.target, *replaced_arguments(recurrence, copies, given))  # type: ignore[arg-type]  # an operator
 
-    builder.replace_call(recurrence, [value for value in kept if isinstance(value, torch.fx.Node)], make)
+    builder.replace_call(recurrence, [value for value in kept if isinstance(value, Node)], make)
 
 
 def _after(
-    builder: SubgraphBuilder,
-    carry: CarrySource,
-    before: torch.fx.Node,
-    rows: int,
-    sums: Mapping[CarrySource, torch.fx.Node],
-) -> torch.fx.Node:
+    builder: SubgraphBuilder, carry: CarrySource, before: Node, rows: int, sums: Mapping[CarrySource, Node]
+) -> Node:
     """Return a carried value after the chunk; `rows` is its batch dimension, `sums` are the cumulative ones."""
     (value,) = builder.copy_nodes([carry.node])
     if carry.kind == "timesteps":
@@ -214,13 +211,11 @@ def _after(
     )
 
 
-def _continue_sum(
-    builder: SubgraphBuilder, carry: CarrySource, before: torch.fx.Node, sums: dict[CarrySource, torch.fx.Node]
-) -> None:
+def _continue_sum(builder: SubgraphBuilder, carry: CarrySource, before: Node, sums: dict[CarrySource, Node]) -> None:
     """Let a cumulative sum start from the carried one; `sums` gets its exact values."""
     node, dtype = carry.node, carry.value.dtype
 
-    def make(copies: Copies) -> torch.fx.Node:
+    def make(copies: Copies) -> Node:
         added = builder.call(torch.ops.aten.to.dtype, copies(node.all_input_nodes[0]), node.meta["val"].dtype)
         own = builder.call(torch.ops.aten.cumsum.default, added, carry.summed_dim, dtype=dtype)
         first = builder.call(torch.ops.aten.unsqueeze.default, before, carry.summed_dim)
@@ -230,7 +225,7 @@ def _continue_sum(
     builder.replace_call(node, node.all_input_nodes[:1], make)
 
 
-def _last_sum(builder: SubgraphBuilder, carry: CarrySource, sums: torch.fx.Node, rows: int) -> torch.fx.Node:
+def _last_sum(builder: SubgraphBuilder, carry: CarrySource, sums: Node, rows: int) -> Node:
     """Return the cumulative sum at the last timestep of each row. `rows` is the batch dimension of the result."""
     time, aten = carry.summed_dim, torch.ops.aten
     last = builder.call(aten.unsqueeze.default, builder.call(aten.sub.Tensor, builder.lengths, 1), 1)
@@ -239,11 +234,11 @@ def _last_sum(builder: SubgraphBuilder, carry: CarrySource, sums: torch.fx.Node,
     return builder.call(aten.squeeze.dim, sums, time)
 
 
-def _cast(builder: SubgraphBuilder, node: torch.fx.Node, dtype: torch.dtype, to: torch.dtype) -> torch.fx.Node:
+def _cast(builder: SubgraphBuilder, node: Node, dtype: torch.dtype, to: torch.dtype) -> Node:
     return node if dtype is to else builder.call(torch.ops.aten.to.dtype, node, to)
 
 
-def _moved(builder: SubgraphBuilder, node: torch.fx.Node, dim: int, to: int) -> torch.fx.Node:
+def _moved(builder: SubgraphBuilder, node: Node, dim: int, to: int) -> Node:
     """Move one dimension of a tensor, and make it contiguous."""
     if dim == to:
         return node

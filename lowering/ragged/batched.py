@@ -9,6 +9,8 @@ from itertools import zip_longest
 from typing import Any, cast
 
 import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
@@ -37,18 +39,14 @@ from .value import Batch, Call, NoRule, Value, moved
 from .zero_signs import check_choice, hides, sign_sensitive
 
 
-class RaggedRun(torch.fx.Interpreter):
+class RaggedRun(Interpreter):
     """Interpreter of the graph of one request, whose values are those of a whole batch.
 
     `inputs` are the layouts of the user's inputs; `tensors` are weights and constants by placeholder.
     """
 
     def __init__(
-        self,
-        module: torch.fx.GraphModule,
-        inputs: Mapping[str, TensorSpec],
-        tensors: Mapping[str, torch.Tensor],
-        batch: Batch,
+        self, module: GraphModule, inputs: Mapping[str, TensorSpec], tensors: Mapping[str, torch.Tensor], batch: Batch
     ) -> None:
         super().__init__(module)
         self.extra_traceback = False
@@ -56,7 +54,7 @@ class RaggedRun(torch.fx.Interpreter):
         self._sign_sensitive = sign_sensitive(module.graph, divisions=True, outputs=not inputs)
         self._sign_read = sign_sensitive(module.graph, divisions=False)
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: Node) -> Any:
         """Run a node. Raises `LoweringError`: the operator has no rule for these arguments; names the user's line."""
         try:
             with torch.fx.traceback.set_current_meta(n):
@@ -70,7 +68,7 @@ class RaggedRun(torch.fx.Interpreter):
             with explained_export_errors(f"{n.target} on a batch of requests{at_line(n)}"):
                 raise
 
-    def _run(self, n: torch.fx.Node) -> Any:
+    def _run(self, n: Node) -> Any:
         if n.op == "placeholder":
             return self._placeholder(n)
         if self._takes_spectra(n) and rule_for_spectra(n.target) is None:
@@ -88,17 +86,17 @@ class RaggedRun(torch.fx.Interpreter):
             return None
         return self._scan(n, found) if n.target is torch.ops.higher_order.scan else self._call(n, found)
 
-    def _takes_spectra(self, n: torch.fx.Node) -> bool:
+    def _takes_spectra(self, n: Node) -> bool:
         return any(isinstance(self.env[node], Spectrum) for node in n.all_input_nodes)
 
-    def _scan(self, n: torch.fx.Node, found: Any) -> Any:
+    def _scan(self, n: Node, found: Any) -> Any:
         arguments: Any = self.map_nodes_to_values(n.args, n)
         sizes = [_sizes(result) for result in found]
         return scan(
             self._batch, arguments, sizes, lambda step, values, batch: RaggedRun(step, {}, {}, batch).run(*values)
         )
 
-    def _placeholder(self, n: torch.fx.Node) -> Value:
+    def _placeholder(self, n: Node) -> Value:
         if not self._inputs:  # the graph of one step of a loop takes the values of a batch in order
             return next(self.args_iter)  # type: ignore[no-any-return]  # a value
         if n.name not in self._tensors and n.name not in self._inputs:
@@ -112,7 +110,7 @@ class RaggedRun(torch.fx.Interpreter):
             return Value(tensor.unsqueeze(0), sizes) if is_alone else Value(tensor, sizes, shared=True)
         return Value(moved(tensor, spec.batch_dim, 0).unsqueeze(1 + spec.batch_dim), sizes, is_input=True)
 
-    def _call(self, n: torch.fx.Node, found: Any) -> Any:
+    def _call(self, n: Node, found: Any) -> Any:
         if any(isinstance(node.meta.get("val"), torch.SymBool) for node in n.all_input_nodes):
             raise NoRule("a comparison of numbers of timesteps is a value: compare tensors, such as lengths")
         results = list(found) if isinstance(found, (tuple, list)) else [found]
@@ -150,7 +148,7 @@ class RaggedRun(torch.fx.Interpreter):
             raise NoRule(f"a shorter request may have the greater size of {falling[0]}")
         return replace(value, tensor=tensor, sizes=sizes)
 
-    def _arguments(self, n: torch.fx.Node) -> dict[str, Any]:
+    def _arguments(self, n: Node) -> dict[str, Any]:
         args: Any = self.map_nodes_to_values(n.args, n)
         kwargs: Any = self.map_nodes_to_values(n.kwargs, n)
         return named_arguments(n.target, args, kwargs)
@@ -161,7 +159,7 @@ def _sizes(value: torch.Tensor) -> tuple[SizeExpr, ...]:
 
 
 def run_ragged(
-    module: torch.fx.GraphModule,
+    module: GraphModule,
     inputs: Sequence[tuple[str, TensorSpec]],
     tensors: Mapping[str, torch.Tensor],
     arguments: Sequence[torch.Tensor],
@@ -187,7 +185,7 @@ _ROWS = 3
 class RaggedProgram:
     """The program, and the layout of each output: the batch in the place of the first dimension of size 1."""
 
-    exported: torch.export.ExportedProgram
+    exported: ExportedProgram
     layouts: tuple[tuple[DType, tuple[int | Axis | str, ...]], ...]
 
 
@@ -237,14 +235,14 @@ def export_ragged(
 
 def _export(
     holder: torch.nn.Module, inputs: Sequence[TensorSpec], single: SingleExport, counted: int
-) -> torch.export.ExportedProgram:
+) -> ExportedProgram:
     """Export for every number of rows and timesteps; if strides forbid the smallest, for all above them."""
     batch = torch.export.Dim("batch", min=1)
     rows, of_lengths = (_ROWS, {0: batch}) if has_batch(inputs) else (1, {})
     tensors = [example_tensor(spec, _ROWS, single.timesteps) for spec in inputs]
     tensors += [torch.ones(rows, dtype=torch.int64) for _ in range(counted)]
 
-    def export(time: Any) -> torch.export.ExportedProgram:
+    def export(time: Any) -> ExportedProgram:
         shapes = [dynamic_shape(spec, {"batch": batch, "time": time}) for spec in inputs]
         return export_quietly(holder, tensors, [*shapes, *[of_lengths] * counted])
 
@@ -259,7 +257,7 @@ def _export(
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
 
-def reject_impossible_numbers(exported: torch.export.ExportedProgram, lengths: Sequence[int]) -> None:
+def reject_impossible_numbers(exported: ExportedProgram, lengths: Sequence[int]) -> None:
     """Refuse a divisor that is 0 for a request of some number of timesteps, and a number beyond those of int64.
 
     Raises `LoweringError`: names the line.
