@@ -14,19 +14,7 @@ import sympy
 import torch
 
 from .sizes import SizeExpr, in_python, is_ragged
-from .value import (
-    Batch,
-    Call,
-    NoRule,
-    Results,
-    Value,
-    in_dim,
-    normalized,
-    normalized_dims,
-    unsqueezed,
-    with_ones,
-    without_ones,
-)
+from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized_dims, unsqueezed, with_ones, without_ones
 
 
 def taken(tensor: torch.Tensor, dim: int, positions: torch.Tensor) -> torch.Tensor:
@@ -53,9 +41,7 @@ def own_position(batch: Batch, position: Any, size: SizeExpr) -> torch.Tensor:
 
 def select(batch: Batch, call: Call) -> Results:
     """Read one position. Raises `NoRule`: the position is computed from data."""
-    value = call.value()
-    dim = normalized(call["dim"], value.rank)
-    position = call["index"]
+    value, dim, position = call.value(), call.dim, call["index"]
     if isinstance(position, Value):
         raise NoRule("a position that is computed from data")
     number = sympy.sympify(position)
@@ -72,7 +58,7 @@ def slice_(batch: Batch, call: Call) -> Results:
     value, start, step = call.value(), call["start"] or 0, call.get("step") or 1
     # A narrow has a length; one from a negative start may end at 0, which is the end.
     end = (start + call["length"] or None) if "length" in call.arguments else call["end"]
-    return _part(batch, value, normalized(call["dim"], value.rank), slice(start, end, step), call.sizes[0])
+    return _part(batch, value, call.dim, slice(start, end, step), call.sizes[0])
 
 
 def _part(batch: Batch, value: Value, dim: int, part: slice, sizes: tuple[SizeExpr, ...]) -> Value:
@@ -108,16 +94,14 @@ def _from_front(value: Value, sizes: tuple[SizeExpr, ...], axis: int, part: slic
 
 def gather(batch: Batch, call: Call) -> Results:
     """Read by an index of each element, which is made valid beyond a row's own sizes."""
-    value, index = call.value(), call.value("index")
-    dim = normalized(call["dim"], value.rank)
+    value, index, dim = call.value(), call.value("index"), call.dim
     positions = batch.masked(index, index.ragged_dims, 0).expand(batch.rows, *batch.padded_sizes(index.sizes))
     return call.result(batch.every_row(value).gather(dim + 1, positions))
 
 
 def index_select(batch: Batch, call: Call) -> Results:
     """Read by a list of positions."""
-    value, index = call.value(), call.value("index")
-    dim = normalized(call["dim"], value.rank)
+    value, index, dim = call.value(), call.value("index"), call.dim
     if value.sizes[dim] == 1 and call.sizes[0] == value.sizes:
         return value
     if index.shared:
@@ -207,8 +191,7 @@ def flip(batch: Batch, call: Call) -> Results:
 
 def split(batch: Batch, call: Call) -> Results:
     """Divide a dimension; the parts of timesteps begin at each row's own sums of sizes."""
-    value = call.value()
-    dim = normalized(call["dim"], value.rank)
+    value, dim = call.value(), call.dim
     results, start = [], sympy.Integer(0)
     for sizes in call.sizes:
         end = start + sizes[dim]
@@ -219,8 +202,7 @@ def split(batch: Batch, call: Call) -> Results:
 
 def unbind(batch: Batch, call: Call) -> Results:
     """Take a dimension apart that is not ragged. Raises `NoRule`: the results are the timesteps."""
-    value = call.value()
-    dim = normalized(call["dim"], value.rank)
+    value, dim = call.value(), call.dim
     if is_ragged(value.sizes[dim]):
         raise NoRule("a loop over timesteps")
     parts = zip(call.after_rows(), call.sizes, strict=True)
@@ -229,8 +211,7 @@ def unbind(batch: Batch, call: Call) -> Results:
 
 def slice_scatter(batch: Batch, call: Call) -> Results:
     """Write a range of positions. Raises `NoRule`: with a step."""
-    value, source = call.value(), call.value("src")
-    dim = normalized(call["dim"], value.rank)
+    value, source, dim = call.value(), call.value("src"), call.dim
     if source.sizes[dim] == 0:
         return value
     if call["step"] not in (None, 1):
@@ -260,7 +241,7 @@ def _written_in_each_row(batch: Batch, call: Call, dim: int) -> Results:
 def select_scatter(batch: Batch, call: Call) -> Results:
     """Write one position."""
     value, source = call.value(), call.value("src")
-    dim, position = normalized(call["dim"], value.rank), sympy.sympify(call["index"])
+    dim, position = call.dim, sympy.sympify(call["index"])
     target, new = batch.every_row(value), batch.every_row(source).unsqueeze(dim + 1)
     if position.is_Integer and (position >= 0 or not is_ragged(value.sizes[dim])):
         return call.result(torch.select_scatter(target, new.squeeze(dim + 1), dim + 1, int(position)))
@@ -274,8 +255,7 @@ def scatter(batch: Batch, call: Call) -> Results:
 
     Positions of padding become one more, which is cut off.
     """
-    value, index, source = call.value(), call.value("index"), call.get("src")
-    dim = normalized(call["dim"], value.rank)
+    value, index, source, dim = call.value(), call.value("index"), call.get("src"), call.dim
     target, positions = batch.every_row(value), batch.every_row(index)
     new = {"value": in_python(call["value"])} if source is None else {"src": batch.every_row(source)}
     if index.ragged_dims:

@@ -10,7 +10,7 @@ import torch
 
 from ...backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operator `positions`
 from .sizes import is_ragged, product
-from .value import Batch, Call, Results, Value, in_dim, normalized, unsqueezed
+from .value import Batch, Call, Results, Value, in_dim, unsqueezed
 
 _ONE = ("median", "nanmedian", "kthvalue", "mode")
 """Operators that choose one element."""
@@ -21,7 +21,7 @@ def ordered(batch: Batch, call: Call) -> Results:
     value, name = call.value(), call.target._schema.name.removeprefix("aten::")
     if "dim" not in call.arguments:  # the median of all elements
         return call.result(_one_value(batch, call, value, range(value.rank), name).squeeze(1))
-    dim, number = normalized(call["dim"], value.rank), sympy.sympify(call.get("k") or 0)
+    dim, number = call.dim, sympy.sympify(call.get("k") or 0)
     if not is_ragged(value.sizes[dim]) and not is_ragged(number):
         plain = {"k": int(number)} if "k" in call.arguments else {}
         return call.results(call.run(self=batch.rows_of(value), dim=dim + 1, **plain), shared=value.shared)

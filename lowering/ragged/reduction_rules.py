@@ -11,7 +11,7 @@ import torch
 
 from .shape_rules import unraveled
 from .sizes import in_python, is_ragged, product
-from .value import Batch, Call, NoRule, Results, Value, normalized, normalized_dims, shifted, unsqueezed
+from .value import Batch, Call, NoRule, Results, Value, normalized_dims, shifted, unsqueezed
 
 
 def reduction(neutral: float, batch: Batch, call: Call) -> Results:
@@ -105,8 +105,7 @@ def variance(batch: Batch, call: Call, *, root: bool, with_mean: bool = False) -
 
 def softmax(batch: Batch, call: Call) -> Results:
     """Normalise over the row's own positions."""
-    value = call.value()
-    dim = normalized(call["dim"], value.rank)
+    value, dim = call.value(), call.dim
     value = replace(value, tensor=value.tensor.to(call.dtypes[0]))  # integers have no infinity
     tensor = batch.masked(value, [dim], float("-inf"))
     # A column of padding holds minus infinity only if the row is a dummy, which has at least one position.
@@ -115,8 +114,7 @@ def softmax(batch: Batch, call: Call) -> Results:
 
 def scan(batch: Batch, call: Call) -> Results:
     """Accumulate along a dimension: earlier positions only are read. Each row has its own result, for chunks."""
-    value = call.value()
-    dim = normalized(call["dim"], value.rank)
+    value, dim = call.value(), call.dim
     shared = value.shared and not is_ragged(value.sizes[dim])
     tensor = batch.rows_of(value) if shared else batch.every_row(value)
     return call.results(call.run(self=tensor, dim=dim + 1), shared=shared)

@@ -14,7 +14,7 @@ import torch
 
 from .elementwise_rules import each_alike, is_ragged_number, pointwise
 from .sizes import SizeExpr, are_equal, is_ragged, never_less
-from .value import Batch, Call, NoRule, Results, Value, normalized
+from .value import Batch, Call, NoRule, Results, Value
 
 NO_CONVOLUTION = "a Fourier transform over the timesteps that is no part of a convolution"
 
@@ -34,7 +34,7 @@ class Spectrum(Value):
 
 def transform(batch: Batch, call: Call) -> Results:
     """Transform the timesteps of each row, or a dimension that is not ragged."""
-    value, dim, samples = call.value(), _dim(call), call["n"]
+    value, dim, samples = call.value(), call.dim, call["n"]
     size = value.sizes[dim]
     if not is_ragged(size) and not is_ragged_number(samples):
         return each_alike(batch, call)
@@ -65,7 +65,7 @@ def product(batch: Batch, call: Call) -> Results:
 
 def inverse(batch: Batch, call: Call) -> Results:
     """Return the signal of a spectrum, with as many samples as it was made of."""
-    value, dim, samples = call.value(), _dim(call), call["n"]
+    value, dim, samples = call.value(), call.dim, call["n"]
     if not isinstance(value, Spectrum):
         if is_ragged(value.sizes[dim]) or is_ragged_number(samples):
             raise NoRule(NO_CONVOLUTION)
@@ -76,7 +76,3 @@ def inverse(batch: Batch, call: Call) -> Results:
         raise NoRule(NO_CONVOLUTION)
     function: Any = call.target.overloadpacket
     return call.result(function(value.tensor, batch.padded(value.samples), dim + 1))
-
-
-def _dim(call: Call) -> int:
-    return normalized(int(call["dim"]), call.value().rank)

@@ -176,6 +176,11 @@ class Call:
         assert isinstance(value, Value)
         return value
 
+    @property
+    def dim(self) -> int:
+        """The argument `dim`, counted from the front of the tensor."""
+        return normalized(self["dim"], self.value().rank)
+
     def values(self) -> Iterator[Value]:
         """Yield all tensors among the arguments."""
         for argument in self.arguments.values():
