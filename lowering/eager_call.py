@@ -131,9 +131,8 @@ def _described(error: Exception, model: torch.nn.Module, config: ServingConfig, 
         if failure_of(copy_of(model), config, length, torch.tensor([length] * 2)) is None
         else "check these under `inputs`, dtype and shape, if they are not what it takes"
     )
-    given = ", ".join(
-        f"{spec.name} as {spec.dtype} {list(spec.sizes(1, length))}".replace("'", "") for spec in config.input_specs
-    )
+    layouts = [f"{spec.name} as {spec.dtype} {list(spec.sizes(1, length))}" for spec in config.input_specs]
+    given = ", ".join(layouts).replace("'", "")
     reason = explain_torch_error(message) or f"{type(error).__name__}: {message}"
     return FailsEagerly(
         f"{type(model).__name__} fails in eager mode on one request of {length} timesteps, a batch of 1"

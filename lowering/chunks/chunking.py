@@ -104,9 +104,8 @@ class _ProgramBuilder:
     def carry_inputs(self, builder: SubgraphBuilder) -> list[Node]:
         """Add inputs for the carried values, and return them in the model's layout."""
         inputs = [builder.placeholder(f"carried_{index}") for index in range(len(self.carries))]
-        return [
-            _moved(builder, node, 0, self.batch_dim(carry)) for node, carry in zip(inputs, self.carries, strict=True)
-        ]
+        pairs = zip(inputs, self.carries, strict=True)
+        return [_moved(builder, node, 0, self.batch_dim(carry)) for node, carry in pairs]
 
     def carry_outputs(
         self, builder: SubgraphBuilder, values: Sequence[Node], carries: Sequence[CarrySource]
@@ -206,9 +205,8 @@ def _after(
         return builder.call(operator.getitem, value, carry.element)
     if carry.kind == "last":
         return value
-    return builder.call(
-        _COMBINE[carry.kind], before, _cast(builder, value, carry.node.meta["val"].dtype, carry.value.dtype)
-    )
+    own = _cast(builder, value, carry.node.meta["val"].dtype, carry.value.dtype)
+    return builder.call(_COMBINE[carry.kind], before, own)
 
 
 def _continue_sum(builder: SubgraphBuilder, carry: CarrySource, before: Node, sums: dict[CarrySource, Node]) -> None:

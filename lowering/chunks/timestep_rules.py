@@ -281,9 +281,8 @@ def _transfer_size_or_element(taints: TaintMap, node: Node, name: str) -> Taint:
     source = node.args[0]
     assert isinstance(source, Node)
     if is_recurrent(source.target):
-        return (
-            PER_TIMESTEP if node.args[1] == 0 and taints.of[source.all_input_nodes[0]] == PER_TIMESTEP else INDEPENDENT
-        )
+        has_time = node.args[1] == 0 and taints.of[source.all_input_nodes[0]] == PER_TIMESTEP
+        return PER_TIMESTEP if has_time else INDEPENDENT
     return taints.of[source] if taints.time_dims(node) else INDEPENDENT
 
 

@@ -255,6 +255,5 @@ def noted_conversions(lines: list[str]) -> AbstractContextManager[None]:
         lines.extend(() if line is None else (line,))
         return original(own)
 
-    return replaced_each(
-        (torch.SymInt, name, partialmethod(converted, getattr(torch.SymInt, name))) for name in ("__index__", "__int__")
-    )
+    methods = ((name, getattr(torch.SymInt, name)) for name in ("__index__", "__int__"))
+    return replaced_each((torch.SymInt, name, partialmethod(converted, method)) for name, method in methods)

@@ -261,10 +261,9 @@ class TraceWriter:
             if numbers is None:
                 return None
             return Counting(Count(numbers[0]), numbers[1]) if numbers[1] else Count(numbers[0])
-        constant = not isinstance(values[0], Node) and all(
-            type(v) is type(values[0]) and v == values[0] for v in values
-        )
-        return self._operand(values[0]) if constant else None
+        first = values[0]
+        constant = not isinstance(first, Node) and all(type(v) is type(first) and v == first for v in values)
+        return self._operand(first) if constant else None
 
 
 def _split(nodes: Sequence[Node], calls: int, loops: int | None) -> list[list[Node]]:

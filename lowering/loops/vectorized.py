@@ -121,9 +121,8 @@ def _recurrence(target: Any, given: Mapping[str, Any], count: Any) -> Any:
     if any(isinstance(weight, Stacked) for weight in given["weights"]):
         raise UnknownLoop("a recurrent layer is called with other weights at every timestep")
     rows = {name: _of_each(given[name], count).flatten(0, 1) for name in ("x", "lengths") if given[name] is not None}
-    states = {
-        name: _of_each(given[name], count).movedim(0, 1).flatten(1, 2) for name in ("h_0", "c_0") if name in given
-    }
+    of_states = [name for name in ("h_0", "c_0") if name in given]
+    states = {name: _of_each(given[name], count).movedim(0, 1).flatten(1, 2) for name in of_states}
     y, *last = _called(target, {**given, **rows, **states})
     own = _of_each(given["x"], count).shape[:2]
     return y.reshape(*own, *y.shape[1:]), *(s.reshape(s.shape[0], *own, s.shape[2]).movedim(1, 0) for s in last)

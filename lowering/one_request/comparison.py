@@ -262,9 +262,8 @@ def _without_conditions(program: torch.export.ExportedProgram, failing: set[str]
     """Drop conditions, and bounds above the fewest timesteps; an error within restores them."""
     guards, bounds = list(program._guards_code), dict(program._range_constraints)
     program._guards_code = [text for text in guards if text not in failing]
-    program._range_constraints.update(
-        {symbol: ValueRanges(min(own.lower, shortest), own.upper) for symbol, own in bounds.items()}
-    )
+    widened = {symbol: ValueRanges(min(own.lower, shortest), own.upper) for symbol, own in bounds.items()}
+    program._range_constraints.update(widened)
     try:
         yield
     except BaseException:

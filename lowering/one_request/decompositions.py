@@ -16,10 +16,9 @@ from ..ragged.rules import rule_of
 
 
 def _cosine_similarity(a: torch.Tensor, b: torch.Tensor, dim: int = 1, eps: float = 1e-8) -> torch.Tensor:
-    directions = [
-        x / torch.linalg.vector_norm(x, 2, dim, keepdim=True).clamp(min=eps) for x in torch.broadcast_tensors(a, b)
-    ]
-    similarity: torch.Tensor = (directions[0] * directions[1]).sum(dim)
+    pair = torch.broadcast_tensors(a, b)
+    first, second = (x / torch.linalg.vector_norm(x, 2, dim, keepdim=True).clamp(min=eps) for x in pair)
+    similarity: torch.Tensor = (first * second).sum(dim)
     return similarity
 
 

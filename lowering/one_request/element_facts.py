@@ -50,9 +50,7 @@ value_range: Callable[[object], ValueRange | None] = _RANGE.of
 """Return the bounds of all elements of a tensor; None if they are not known."""
 
 
-def with_range(
-    tensor: torch.Tensor, bounds: tuple[float, float] | None, use: Callable[[], None] = lambda: None
-) -> torch.Tensor:
+def with_range(tensor: torch.Tensor, bounds: tuple[float, float] | None, use: Callable[[], None]) -> torch.Tensor:
     """Record on a tensor that its elements are within bounds, if there are any, and return it."""
     known = None if bounds is None else _bounds_in(tensor.dtype, bounds)
     return tensor if known is None else _RANGE.note(tensor, ValueRange(known, use))
@@ -114,9 +112,8 @@ def within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool
         return None
     # torch compares in one type: that of the tensor, or float32 for integers beside a number that is none.
     dtype = torch.float32 if isinstance(others[0], float) and not tensor.is_floating_point() else tensor.dtype
-    low, high, number = (
-        as_number(value, dtype) if dtype.is_floating_point else value for value in (*known.bounds, others[0])
-    )
+    numbers = (*known.bounds, others[0])
+    low, high, number = (as_number(value, dtype) if dtype.is_floating_point else value for value in numbers)
     is_within = name in ("eq", "ne") and low <= number <= high
     results = {bool(COMPARED[name](bound, number)) for bound in (low, high)}
     if is_within or len(results) > 1:
@@ -132,9 +129,7 @@ counted_numbers: Callable[[object], range | None] = _COUNTED.of
 """Return the numbers of a range; None for another tensor."""
 _MOST_COUNTED = 64
 """Numbers of a range that is noted."""
-_KEEPS_POSITIONS = SAME_ELEMENTS | {
-    *("expand_as", "to", "type", "type_as", "long", "int", "float", "double", "getitem")
-}
+_KEEPS_POSITIONS = SAME_ELEMENTS | {"expand_as", "to", "type", "type_as", "long", "int", "float", "double", "getitem"}
 """Functions whose results have elements of their first argument only."""
 _BELOW = {"lt": True, "ge": False}
 """Results of comparing positions with the number of timesteps."""

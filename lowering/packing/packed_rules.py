@@ -103,11 +103,9 @@ def _sort(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
 
 def _returns_identity(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
     """Return the identity permutation for the functions that do not change it."""
-    if args and (
-        is_identity(args[0]) or (placeholder_of(args[0]) is not None and caller.co_filename in TORCH_RNN_FILES)
-    ):
-        return args[0]
-    return NotImplemented
+    first = args[0] if args else None
+    is_packed = placeholder_of(first) is not None and caller.co_filename in TORCH_RNN_FILES
+    return first if is_identity(first) or is_packed else NotImplemented
 
 
 def _index_select(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:

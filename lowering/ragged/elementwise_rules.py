@@ -63,13 +63,11 @@ def _dtype_of_scalars(call: Call, numbers: Sequence[torch.Tensor]) -> torch.dtyp
         return None
     array = dtype = reduce(torch.promote_types, others or scalars)
     if others and scalars:
-        dtype = torch.result_type(
-            torch.empty(1, dtype=array), torch.empty((), dtype=reduce(torch.promote_types, scalars))
-        )
+        scalar = reduce(torch.promote_types, scalars)
+        dtype = torch.result_type(torch.empty(1, dtype=array), torch.empty((), dtype=scalar))
     if numbers:
-        dtype = torch.result_type(
-            torch.empty((), dtype=dtype), 1.0 if any(map(torch.is_floating_point, numbers)) else 1
-        )
+        number = 1.0 if any(map(torch.is_floating_point, numbers)) else 1
+        dtype = torch.result_type(torch.empty((), dtype=dtype), number)
     if dtype in (torch.float16, torch.bfloat16) and str(call.target).split(".")[1] in _EXACT_SCALARS:
         if array is not dtype:
             raise NoRule("integers and a number of half precision")

@@ -299,7 +299,6 @@ def index_put(batch: Batch, call: Call) -> Results:
     full += batch.padded_sizes(value.sizes[d] for d in rest if d > first)
     written = unsqueezed(batch.every_row(source), len(full) - source.rank).expand(batch.rows, *full)
     written = written.movedim(list(range(1 + first, 1 + first + rank)), list(range(1, 1 + rank)))
-    found = torch.index_put(longer, (rows, *whole), written, accumulate=call["accumulate"]).narrow(
-        1, 0, target.shape[1]
-    )
+    longer = torch.index_put(longer, (rows, *whole), written, accumulate=call["accumulate"])
+    found = longer.narrow(1, 0, target.shape[1])
     return call.result(found.movedim(list(range(1, 1 + len(places))), [p + 1 for p in places]))

@@ -71,9 +71,8 @@ def _values(batch: Batch, call: Call, value: Value, dim: int) -> torch.Tensor:
     descending = _descends(call)
     tensor = _filled(batch, value, [dim], float("-inf") if descending else float("inf"))
     if "k" in call.arguments:  # some engines have no sort
-        values: torch.Tensor = call.run(
-            self=tensor, dim=dim + 1, k=batch.padded(sympy.sympify(call["k"])), sorted=True
-        )[0]
+        number = batch.padded(sympy.sympify(call["k"]))
+        values: torch.Tensor = call.run(self=tensor, dim=dim + 1, k=number, sorted=True)[0]
     else:
         values = torch.sort(tensor, dim=dim + 1, descending=descending)[0]
     if descending or not value.tensor.is_floating_point():

@@ -23,9 +23,8 @@ def view(batch: Batch, call: Call) -> Results:
     value, (sizes,) = call.value(), call.sizes
     groups = _groups(value.sizes, sizes)
     if not all(_keeps_prefix(before, after) for before, after in groups):
-        return call.result(
-            reshaped(batch, batch.every_row(value), groups).reshape(batch.rows, *batch.padded_sizes(sizes))
-        )
+        tensor = reshaped(batch, batch.every_row(value), groups)
+        return call.result(tensor.reshape(batch.rows, *batch.padded_sizes(sizes)))
     rows = [] if value.shared else [batch.rows]
     return replace(value, tensor=value.tensor.reshape(*rows, *batch.padded_sizes(sizes)), sizes=sizes)
 
