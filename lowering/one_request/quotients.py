@@ -170,25 +170,22 @@ _ROUNDINGS: dict[str, Callable[[Any], Any]] = {"__floor__": math.floor, "__ceil_
 
 def followed_quotients() -> AbstractContextManager[None]:
     """Note on floats of sizes which quotients they are, and round those exactly."""
-    ours: list[tuple[type, str, Callable[..., Any]]] = [
-        *((kind, name, _computed(f)) for kind in (torch.SymInt, torch.SymFloat) for name, f in _OPERATORS.items()),
-        *((torch.SymFloat, name, _rounded(rounding)) for name, rounding in _ROUNDINGS.items()),
+    ours: list[tuple[Any, ...]] = [
+        *((kind, name, _computed, f) for kind in (torch.SymInt, torch.SymFloat) for name, f in _OPERATORS.items()),
+        *((torch.SymFloat, name, _rounded, rounding) for name, rounding in _ROUNDINGS.items()),
         *((torch.SymInt, name, lambda own, original: own) for name in _ROUNDINGS),
         *((torch.SymInt, name, _repeating) for name in ("__mul__", "__rmul__")),
     ]
     # one after the other: the last two are called around those of the first line
-    return replaced_each((kind, name, partialmethod(function, getattr(kind, name))) for kind, name, function in ours)
+    return replaced_each((kind, name, partialmethod(f, getattr(kind, name), *more)) for kind, name, f, *more in ours)
 
 
-def _computed(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def computed(own: Any, original: Callable[..., Any], other: Any) -> Any:
-        result = original(own, other)
-        if isinstance(result, torch.SymFloat):
-            with contextlib.suppress(NoQuotient):
-                return noted_quotient(result, function(quotient(own), quotient(other)))
-        return result
-
-    return computed
+def _computed(own: Any, original: Callable[..., Any], function: Callable[[Any, Any], Any], other: Any) -> Any:
+    result = original(own, other)
+    if isinstance(result, torch.SymFloat):
+        with contextlib.suppress(NoQuotient):
+            return noted_quotient(result, function(quotient(own), quotient(other)))
+    return result
 
 
 def _repeating(own: Any, original: Callable[..., Any], other: Any) -> Any:
@@ -197,14 +194,11 @@ def _repeating(own: Any, original: Callable[..., Any], other: Any) -> Any:
     return RepeatedList(other[0], own) if is_one else original(own, other)
 
 
-def _rounded(function: Callable[[Any], Any]) -> Callable[..., Any]:
-    def rounded(own: Any, original: Callable[..., Any]) -> Any:
-        try:
-            return function(quotient(own))
-        except NoQuotient:
-            return original(own)
-
-    return rounded
+def _rounded(own: Any, original: Callable[..., Any], function: Callable[[Any], Any]) -> Any:
+    try:
+        return function(quotient(own))
+    except NoQuotient:
+        return original(own)
 
 
 class SymbolicArray(np.ndarray[Any, Any]):

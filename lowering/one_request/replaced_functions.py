@@ -25,7 +25,7 @@ from ..packing.recurrence_fit import unchecked_packed_states
 from .element_facts import counted_numbers, value_range
 from .known_numbers import in_dtype, in_python, known_number, known_values, plain
 from .quotients import SymbolicArray, followed_quotients
-from .single_mode import TENSOR_TYPE, SingleRequestMode
+from .single_mode import TENSOR_TYPE, from_numpy
 from .single_packing import inverse
 from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
 
@@ -34,13 +34,13 @@ _CACHED = type(cache(len))
 
 
 @contextlib.contextmanager
-def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Iterator[None]:
+def replaced_functions(model: torch.nn.Module) -> Iterator[None]:
     """Replace what fixes a symbolic size or a known number, such as `len`, `int` and `tolist`."""
     kinds, methods = (FunctionalTensor, FakeTensor), {"tolist": _listed, "__array__": _array, "numpy": _array}
     functions: list[tuple[Any, str, Any]] = [
         *((kind, name, partialmethod(ours, getattr(kind, name))) for kind in kinds for name, ours in methods.items()),
         # functions of torch that no mode sees called
-        (torch, "from_numpy", partial(mode.from_numpy, original=torch.from_numpy)),
+        (torch, "from_numpy", partial(from_numpy, original=torch.from_numpy)),
         *((torch, name, _tensor_type(getattr(torch, name), dtype)) for name, dtype in _TENSOR_TYPES.items()),
         # a layer is told that its mask is causal: the values of the mask are not compared
         (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: is_causal is True),
@@ -58,7 +58,13 @@ def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Itera
 
 def _free_builtins(model: torch.nn.Module) -> list[tuple[Any, str, Any]]:
     """Return what stands in for Python's functions in the model's modules; the exporter has its own `max` and `min`."""
-    ours = {"len": _length, "isinstance": _is_instance, **_TYPES, "max": _extreme(max), "min": _extreme(min)}
+    ours = {
+        "len": _length,
+        "isinstance": _is_instance,
+        **_TYPES,
+        "max": partial(_extreme, max),
+        "min": partial(_extreme, min),
+    }
     modules = user_modules(model)
     return [(module, name, own) for module in modules for name, own in ours.items() if name not in vars(module)]
 
@@ -86,14 +92,10 @@ def _length(value: Any) -> Any:
     return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else len(value)
 
 
-def _extreme(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `max` or `min` that takes the only known number of a tensor."""
-
-    def extreme(*arguments: Any, **options: Any) -> Any:
-        number = known_number(arguments[0]) if len(arguments) == 1 else None
-        return original(*arguments, **options) if number is None else plain(number)
-
-    return extreme
+def _extreme(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Return what `max` or `min` does; of a tensor, its only known number."""
+    number = known_number(arguments[0]) if len(arguments) == 1 else None
+    return original(*arguments, **options) if number is None else plain(number)
 
 
 def _stand_in(make: Callable[..., Any], kinds: Any, name: str, **attributes: Any) -> type:

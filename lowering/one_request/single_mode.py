@@ -52,13 +52,6 @@ TENSOR_TYPE = "_neuron_lstm_tensor_type"
 class SingleRequestMode(TorchFunctionMode):
     """Mode that makes packing the identity, and follows the numbers of lengths."""
 
-    def from_numpy(self, array: Any, original: Callable[..., Any]) -> torch.Tensor:
-        """Make a tensor of an array, whose numbers may be symbolic."""
-        if is_symbolic_array(array):
-            return tensor_of(array)
-        made: torch.Tensor = original(array) if array.dtype != object else _from_numbers(self, original, (array,), {})
-        return made
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
@@ -214,7 +207,15 @@ def _followed(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any
         return func(*args, **kwargs)
 
 
-def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+def from_numpy(array: Any, original: Callable[..., Any]) -> torch.Tensor:
+    """Make a tensor of an array, whose numbers may be symbolic."""
+    if is_symbolic_array(array):
+        return tensor_of(array)
+    made: torch.Tensor = original(array) if array.dtype != object else _from_numbers(original, (array,), {})
+    return made
+
+
+def _from_numbers(func: Any, args: Any, kwargs: Any) -> Any:
     """Make a tensor of symbolic numbers, as `torch.tensor([t])` and `torch.from_numpy` do of plain ones."""
     if args and isinstance(args[0], TracedLengths):
         return args[0].tensor
@@ -246,7 +247,7 @@ def _from_data(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> An
     numbers = [*map(known_number, args[0])] if args and type(args[0]) in (list, tuple) else []  # list(lengths)
     if numbers and all(number is not None for number in numbers):
         return _from_symbols(np.asarray(numbers, dtype=object), kwargs.get("dtype") or args[0][0].dtype)
-    return _from_numbers(mode, func, args, kwargs)
+    return _from_numbers(func, args, kwargs)
 
 
 def _filled(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:

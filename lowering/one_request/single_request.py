@@ -167,8 +167,7 @@ def request_forward(model: torch.nn.Module, config: ServingConfig, decided: set[
     own_forward = model.forward
 
     def forward(timesteps: Any, inputs: Sequence[torch.Tensor]) -> Any:
-        mode = SingleRequestMode()
-        with replaced_functions(model, mode), mode:
+        with replaced_functions(model), SingleRequestMode():
             lengths = with_known_values(torch.full((1,), timesteps, dtype=torch.int64), [timesteps])
             ranged = [
                 with_range(tensor, spec.value_range, partial(decided.add, spec.name))
