@@ -46,12 +46,12 @@ Request = Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class _OddRequest:
-    """A request of one kind of values, with the model's answer in eager mode; None: it does not take them."""
+    """A request of one kind of values, with the model's answer in eager mode."""
 
     kind: str
     length: int
     request: Request
-    answer: Sequence[torch.Tensor] | None
+    answer: Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Comparison:
         """
         rng = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            answered = [row for row in self._odd_requests(lengths, rng) if row.answer is not None]
+            answered = list(self._odd_requests(lengths, rng))
             batches = [answered] if has_batch(self.inputs) else [[row] for row in answered]
             for rows in filter(None, batches):
                 requests, own = [row.request for row in rows], [row.length for row in rows]
@@ -102,9 +102,11 @@ class Comparison:
                     self._compare_odd(results, place, row)
 
     def _odd_requests(self, lengths: Sequence[int], rng: torch.Generator) -> Iterator[_OddRequest]:
+        """Draw requests with values of each kind, without those that the model does not take."""
         for kind, length in zip(VALUE_KINDS, cycle(lengths[-2:])):
             request = [random_values_of(kind, s, s.item_sizes(length), rng, ANY_ID) for s in self.inputs]
-            yield _OddRequest(kind, length, request, self._answer_or_none(request, length))
+            if (answer := self._answer_or_none(request, length)) is not None:
+                yield _OddRequest(kind, length, request, answer)
 
     def _answer_or_none(self, request: Request, length: int) -> list[torch.Tensor] | None:
         try:
@@ -113,7 +115,7 @@ class Comparison:
             return None
 
     def _compare_odd(self, results: Sequence[torch.Tensor], place: int, row: _OddRequest) -> None:
-        if row.kind == HUGE or row.answer is None:
+        if row.kind == HUGE:
             return
         alone = row.answer
         rounding = allowed_rounding(lambda x: self._answer_or_none(x, row.length) or alone, row.request, alone)
