@@ -88,20 +88,21 @@ def rule_table(*groups: tuple[RuleT, str]) -> dict[str, RuleT]:
     return {f"aten.{name}": rule for rule, names in groups for name in names.split()}
 
 
+def aten_names(names: str) -> set[str]:
+    """Return the names of operators of torch as `operator_name` does."""
+    return {f"aten.{name}" for name in names.split()}
+
+
 def class_count(node: Node) -> int | None:
     """Return the number of classes that a call names; None where the ids of the batch decide it."""
     given = argument(node, "num_classes")
     return given if isinstance(given, int) and given > 0 else None
 
 
-_KEEPS_VALUES = {
-    f"aten.{name}"
-    for name in (
-        *("to", "_to_copy", "view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "contiguous"),
-        *("clone", "slice", "select", "expand", "detach", "flatten", "alias", "movedim", "unflatten"),
-        *("lift_fresh_copy", "cpu"),
-    )
-}
+_KEEPS_VALUES = aten_names(
+    "to _to_copy view reshape transpose permute t unsqueeze squeeze contiguous clone slice select expand detach "
+    "flatten alias movedim unflatten lift_fresh_copy cpu"
+)
 
 
 def user_inputs(exported: torch.export.ExportedProgram) -> list[Node]:

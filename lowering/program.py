@@ -9,14 +9,11 @@ import torch
 
 from ..backends.exported_program import is_assertion
 from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
-from .exported_graph import operator_name, user_inputs, value_source
+from .exported_graph import aten_names, operator_name, user_inputs, value_source
 from .exporter.shape_conditions import TimeBound
 
-_LOOKS_FOR_NAN = {f"aten.{name}" for name in ("isnan", "nan_to_num", "nansum", "nanmedian", "isfinite")}
-_MOVES = {
-    *(f"aten.{name}" for name in ("clone", "expand", "masked_fill", "permute", "reshape", "select", "slice")),
-    *(f"aten.{name}" for name in ("squeeze", "to", "transpose", "unsqueeze", "view")),
-}
+_LOOKS_FOR_NAN = aten_names("isnan nan_to_num nansum nanmedian isfinite")
+_MOVES = aten_names("clone expand masked_fill permute reshape select slice squeeze to transpose unsqueeze view")
 """Operators whose results have values of their first argument."""
 
 
@@ -97,11 +94,8 @@ def unused_inputs(program: LoweredModel) -> tuple[str, ...]:
 
 def inputs_searched_for_nan(program: LoweredModel) -> tuple[str, ...]:
     """Return the names of inputs in which the model looks for NaN, although requests with NaN are refused."""
-    refusing = {
-        node: spec.name
-        for spec, node in zip(program.inputs, user_inputs(program.exported), strict=False)
-        if not spec.nan and "float" in spec.dtype
-    }
+    nodes = zip(program.inputs, user_inputs(program.exported), strict=False)
+    refusing = {node: spec.name for spec, node in nodes if not spec.nan and "float" in spec.dtype}
     found = set()
     for node in program.exported.graph.nodes:
         name = operator_name(node)

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from ...backends.recurrent_operators import is_recurrent
 from ...bucketing.shapes import Axis
 from ..errors import node_line
-from ..exported_graph import argument, axis_of, class_count, dims_argument, operator_name, rank, rule_table
+from ..exported_graph import argument, aten_names, axis_of, class_count, dims_argument, operator_name, rank, rule_table
 from ..ragged.sizes import product
 
 
@@ -200,12 +200,9 @@ _FACTORY: Rule = lambda taints, node: True  # noqa: E731
 FILL_FACTORIES = rule_table((_FACTORY, "full full_like new_full"))
 FACTORIES = rule_table((_FACTORY, "arange zeros ones empty zeros_like ones_like new_zeros new_ones"))
 _TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
-CONVERSIONS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
-COMPARISONS = {f"aten.{name}" for name in ("lt", "le", "gt", "ge")}
-VALUE_PRESERVING = {
-    *CONVERSIONS,
-    *(f"aten.{name}" for name in ("expand", "expand_as", "repeat", "view", "reshape", "unsqueeze")),
-}
+CONVERSIONS = aten_names("to _to_copy cpu clone detach alias contiguous")
+COMPARISONS = aten_names("lt le gt ge")
+VALUE_PRESERVING = CONVERSIONS | aten_names("expand expand_as repeat view reshape unsqueeze")
 _RULES: dict[str, Rule] = {
     **_SHAPE_RULES,
     **FACTORIES,

@@ -10,13 +10,11 @@ from typing import Any
 import sympy
 import torch
 
+from ..exported_graph import aten_names
 from .sizes import in_python, is_ragged
 from .value import Batch, Call, NoRule, Results, Value, normalized_dims, unsqueezed
 
-_KEEPS_ZERO = {
-    f"aten.{name}"
-    for name in ("to", "_to_copy", "clone", "contiguous", "alias", "detach", "relu", "tanh", "neg", "dropout")
-}
+_KEEPS_ZERO = aten_names("to _to_copy clone contiguous alias detach relu tanh neg dropout")
 _EXACT_SCALARS = {"mul", "div", "floor_divide"}
 """Operators that take a scalar beside tensors of half precision in float32."""
 
