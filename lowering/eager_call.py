@@ -58,10 +58,8 @@ def relative_lengths_error(model: torch.nn.Module, config: ServingConfig) -> Low
     if config.lengths is None or config.lengths.type != "tensor" or length == 1:
         return None
     tried, names = copy_of(model), ", ".join(f"{name}: null" for name in config.lengths.names)
-    if (
-        any(failure_of(tried, config, own, torch.tensor([own])) is None for own in config.grid.lengths)
-        or failure_of(tried, config, length, torch.ones(1)) is not None
-    ):
+    takes_numbers = any(failure_of(tried, config, own, torch.tensor([own])) is None for own in config.grid.lengths)
+    if takes_numbers or failure_of(tried, config, length, torch.ones(1)) is not None:
         return None
     return LoweringError(
         f"{type(model).__name__} takes lengths as fractions of the longest one, from 0 to 1, not as numbers of "

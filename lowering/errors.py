@@ -106,10 +106,9 @@ def calling_line() -> str | None:
 
 def raising_line(error: BaseException) -> str | None:
     """Find the innermost line of the user's model in the traceback of `error`."""
-    for entry in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_user_file(entry.filename) and entry.lineno is not None:
-            return format_source_line(entry.filename, entry.lineno)
-    return None
+    entries = reversed(traceback.extract_tb(error.__traceback__))
+    own = ((e.filename, e.lineno) for e in entries if is_user_file(e.filename) and e.lineno is not None)
+    return next((format_source_line(file, line) for file, line in own), None)
 
 
 def node_line(node: torch.fx.Node) -> str | None:
@@ -118,10 +117,8 @@ def node_line(node: torch.fx.Node) -> str | None:
 
 
 def _line_in(trace: str) -> str | None:
-    for match in reversed(list(_FRAME.finditer(trace))):
-        if is_user_file(match["file"]):
-            return format_source_line(match["file"], int(match["line"]))
-    return None
+    own = (match for match in reversed(list(_FRAME.finditer(trace))) if is_user_file(match["file"]))
+    return next((format_source_line(match["file"], int(match["line"])) for match in own), None)
 
 
 def source_suffix(line: str | None) -> str:

@@ -151,10 +151,8 @@ class _ProgramBuilder:
             else _after(builder, carry, value, self.batch_dim(carry), sums)
             for carry, value in zip(self.carries, carried, strict=True)
         ]
-        return builder.export(
-            [*steps, *self.carry_outputs(builder, after, self.carries)],
-            [*filter(None, self.inputs), *(value.spec for value in self.carried)],
-        )
+        outputs = [*steps, *self.carry_outputs(builder, after, self.carries)]
+        return builder.export(outputs, [*filter(None, self.inputs), *(value.spec for value in self.carried)])
 
     def head(self) -> ExportedProgram | None:
         """Build the program: inputs without time, lengths, carried values -> outputs without time; None without any."""

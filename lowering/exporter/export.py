@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partialmethod, wraps
+from itertools import product
 from types import FrameType
 from typing import Any
 
@@ -181,11 +182,8 @@ def _text_as_in_eager_mode() -> AbstractContextManager[None]:
     the trace holds for that number of timesteps; the values of a tensor are not known. Text for torch, for this package
     and for `logging` is left as it is.
     """
-    return replaced_each(
-        (kind, name, partialmethod(_written, getattr(kind, name)))
-        for name in ("__repr__", "__str__")
-        for kind in (*_NUMBERS, *_TENSORS)
-    )
+    methods = product(("__repr__", "__str__"), (*_NUMBERS, *_TENSORS))
+    return replaced_each((kind, name, partialmethod(_written, getattr(kind, name))) for name, kind in methods)
 
 
 def _written(value: Any, original: Callable[..., str], *arguments: Any, **options: Any) -> str:

@@ -99,11 +99,8 @@ def calls_per_step(short: Graph, long: Graph, steps: int) -> dict[CallSite, int]
 def lists_of_timesteps(short: Graph, long: Graph, per_step: Mapping[CallSite, int]) -> set[CallSite]:
     """Return places whose calls read several lists of timesteps, as `zip(x.unbind(1), y.unbind(1))` does."""
     groups = calls_by_site(short), calls_by_site(long)
-    return {
-        key
-        for key, calls in per_step.items()
-        if calls > 1 and all(len(by_list(group.get(key, ()))) == calls for group in groups)
-    }
+    several = {key: calls for key, calls in per_step.items() if calls > 1}
+    return {key for key, calls in several.items() if all(len(by_list(g.get(key, ()))) == calls for g in groups)}
 
 
 def by_list(nodes: Sequence[Node]) -> list[list[Node]]:
@@ -156,12 +153,9 @@ class TraceWriter:
     ) -> None:
         self._graph, self._frames = graph, frames
         order = {node: index for index, node in enumerate(graph.nodes)}
-        families = [
-            family
-            for key, nodes in calls_by_site(graph).items()
-            if key in per_step
-            for family in (by_list(nodes) if key in lists else _split(nodes, per_step[key], loops))
-        ]
+        growing = [(key, nodes) for key, nodes in calls_by_site(graph).items() if key in per_step]
+        parts = [by_list(nodes) if key in lists else _split(nodes, per_step[key], loops) for key, nodes in growing]
+        families = [family for part in parts for family in part]
         members = {node for family in families for node in family}
         units = [(family, True) for family in families]
         units += [([node], False) for node in graph.nodes if node not in members and node.op != "output"]

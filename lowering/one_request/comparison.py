@@ -233,10 +233,8 @@ def include_excluded_shapes(comparison: Comparison, shortest: int) -> None:
     others = [time for time in excluded if time not in unequal]
     if not excluded or len(others) > _MOST_LENGTHS:
         return
-    with (
-        contextlib.suppress(LoweringError),
-        _without_conditions(comparison.exported, {c.text for own in failing.values() for c in own}, shortest),
-    ):
+    excluding = {condition.text for own in failing.values() for condition in own}
+    with contextlib.suppress(LoweringError), _without_conditions(comparison.exported, excluding, shortest):
         run = comparison.exported.module()
         for time in (*others, *_spread(unequal)):
             for rows in _ROWS:

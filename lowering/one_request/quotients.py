@@ -150,10 +150,8 @@ def is_within(size: Any, limit: int) -> bool:
         return is_within(size.numerator, limit)
     if not isinstance(size, torch.SymInt):
         return isinstance(size, torch.SymBool) or abs(size) <= limit
-    ranges = {
-        symbol: ValueRanges(bounds.lower, min(bounds.upper, _MOST_TIMESTEPS))
-        for symbol, bounds in size.node.shape_env.var_to_range.items()
-    }
+    known = size.node.shape_env.var_to_range.items()
+    ranges = {symbol: ValueRanges(own.lower, min(own.upper, _MOST_TIMESTEPS)) for symbol, own in known}
     bounds = bound_sympy(size.node.expr, ranges)
     return bool(-limit <= bounds.lower and bounds.upper <= limit)
 
