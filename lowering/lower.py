@@ -22,7 +22,7 @@ from .loops.families import NoLoop, export_rolled
 from .one_request.comparison import Comparison, DiffersAtLength, Run, include_excluded_shapes, served_batches
 from .one_request.single_request import KeepsState, SingleExport, example_timesteps, export_single
 from .program import ChunkPrograms, LoweredModel
-from .ragged.batched import RaggedProgram, export_ragged, has_time, reject_impossible_numbers
+from .ragged.batched import export_ragged, has_time, reject_impossible_numbers
 from .refused_calls import kept_state, random_call, reject_random_operators, reject_scripted
 
 
@@ -100,8 +100,8 @@ def _chunk_programs(traced: _Traced) -> ChunkPrograms:
     try:
         return build_chunk_programs(traced.exported, inputs)
     except CountsTimesteps:
-        counting = export_ragged(single, inputs, traced.places, counts=True)
-    return build_chunk_programs(counting.exported, inputs)
+        counting, _ = export_ragged(single, inputs, traced.places, counts=True)
+    return build_chunk_programs(counting, inputs)
 
 
 def _takes_any_shape(traced: _Traced, config: ServingConfig) -> bool:
@@ -235,23 +235,23 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
     inputs, shortest = config.input_specs, single.shortest
     reject_impossible_numbers(single.exported, range(shortest, config.longest + 1))
     places = batch_places(model, config)
-    program = export_ragged(single, inputs, places)
-    names = output_names(single.output_tree, program.layouts, config.outputs)
-    outputs = tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in zip(names, program.layouts, strict=True))
-    inputs = with_vocabularies(program.exported, inputs, single.vocabularies)
-    comparison = Comparison(model, config, program.exported, inputs, outputs)
+    program, layouts = export_ragged(single, inputs, places)
+    names = output_names(single.output_tree, layouts, config.outputs)
+    outputs = tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in zip(names, layouts, strict=True))
+    inputs = with_vocabularies(program, inputs, single.vocabularies)
+    comparison = Comparison(model, config, program, inputs, outputs)
     include_excluded_shapes(comparison, shortest)
     _check_buckets(program, config)
     longest = config.grid.lengths[-1]
     compared = {shortest - 1 + length for length in _LENGTHS} | {*config.grid.lengths}
     compared |= single.lengths_to_compare | single.compared
     lengths = sorted(length for length in compared if shortest <= length <= longest)
-    run, time = program.exported.module(), min(max(lengths) + 3, longest)
+    run, time = program.module(), min(max(lengths) + 3, longest)
     comparison.check(run, lengths, time)
     comparison.check_values(run, lengths, time)
     outside = [length for length in sorted(single.lengths_to_compare) if shortest <= length <= longest]
     _compare_paddings(comparison, run, outside)
-    return _Traced(program.exported, inputs, outputs, single, places)
+    return _Traced(program, inputs, outputs, single, places)
 
 
 def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) -> None:
@@ -267,9 +267,9 @@ def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) 
                 comparison.check(run, [length], time)
 
 
-def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:
+def _check_buckets(program: torch.export.ExportedProgram, config: ServingConfig) -> None:
     """Refuse buckets that the exporter's conditions exclude."""
-    conditions = ShapeConditions(program.exported, config.input_specs)
+    conditions = ShapeConditions(program, config.input_specs)
     grid = config.grid
     refused = sorted({t for b in grid.batches for t in grid.lengths if not conditions.holds(b, t)})
     if refused:

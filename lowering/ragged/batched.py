@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, cast
 
@@ -181,18 +181,14 @@ def run_ragged(
 _ROWS = 3
 
 
-@dataclass(frozen=True)
-class RaggedProgram:
-    """The program, and the layout of each output: the batch in the place of the first dimension of size 1."""
-
-    exported: ExportedProgram
-    layouts: tuple[tuple[DType, tuple[int | Axis | str, ...]], ...]
+Layout = tuple[DType, tuple[int | Axis | str, ...]]
+"""The type and the sizes of an output: the batch is in the place of the first dimension of size 1."""
 
 
 def export_ragged(
     single: SingleExport, inputs: Sequence[TensorSpec], places: Sequence[int | None], *, counts: bool = False
-) -> RaggedProgram:
-    """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs.
+) -> tuple[ExportedProgram, list[Layout]]:
+    """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs; their layouts.
 
     A program of inputs without time takes no lengths. One that `counts` takes the timesteps of each request before
     those of the batch, int64[B], in front of the lengths: positions continue them.
@@ -230,7 +226,7 @@ def export_ragged(
         program = _export(holder, inputs, single, len(names_of_lengths))
     join_moves(program)
     drop_unused(program)
-    return RaggedProgram(program, tuple(_layout(value, place, batched) for value, place in found))
+    return program, [_layout(value, place, batched) for value, place in found]
 
 
 def _export(
@@ -298,7 +294,7 @@ def _contiguous_item(value: Value, place: int | None, batched: bool) -> torch.Te
     return tensor.contiguous()
 
 
-def _layout(value: Value, place: int | None, batched: bool) -> tuple[DType, tuple[int | Axis | str, ...]]:
+def _layout(value: Value, place: int | None, batched: bool) -> Layout:
     """Return the type and the sizes as the manifest has them: numbers, `batch`, and expressions of `time`."""
     own = [written(size) if is_ragged(size) else int(size) for dim, size in enumerate(value.sizes) if dim != place]
     if batched:
