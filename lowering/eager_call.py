@@ -36,9 +36,7 @@ class _StaysOnCpu(TorchFunctionMode):
     """Mode in which `tensor.cuda()` returns the tensor."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.cuda:
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        return args[0] if func is torch.Tensor.cuda else func(*args, **(kwargs or {}))
 
 
 def eager_failure(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:

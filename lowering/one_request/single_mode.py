@@ -80,9 +80,7 @@ class SingleRequestMode(TorchFunctionMode):
         note_positions_after(name, args, kwargs, result)
         if out_of_place(name) is not None and args:
             return _changed(args[0], result, values)
-        if values is None:
-            return _with_uniform(name, args, kwargs, result)
-        return self._noted(result, values)
+        return _with_uniform(name, args, kwargs, result) if values is None else self._noted(result, values)
 
     def _noted(self, result: Any, values: Any) -> Any:
         if isinstance(result, (tuple, list)):

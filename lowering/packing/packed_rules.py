@@ -117,9 +117,7 @@ def _getitem(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
     packed = placeholder_of(tensor)
     if packed is not None and tensor.dim() == 1 and caller.co_filename in TORCH_RNN_FILES:
         return packed.padded.shape[0]  # batch_sizes[0]
-    if isinstance(key, torch.Tensor) and is_identity(key):
-        return tensor
-    return NotImplemented
+    return tensor if isinstance(key, torch.Tensor) and is_identity(key) else NotImplemented
 
 
 PACKED_RULES: dict[str, Callable[..., Any]] = {
