@@ -116,11 +116,8 @@ def _takes_any_shape(traced: _Traced, config: ServingConfig) -> bool:
 
 def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
     """Collect the tensors outside the state dict: constants of the code and non-persistent buffers."""
-    return {
-        name: value.detach().contiguous()
-        for name, value in exported.constants.items()
-        if isinstance(value, torch.Tensor) and name not in exported.state_dict
-    }
+    outside = {name: value for name, value in exported.constants.items() if name not in exported.state_dict}
+    return {name: value.detach().contiguous() for name, value in outside.items() if isinstance(value, torch.Tensor)}
 
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)

@@ -85,11 +85,8 @@ class LoweredModel:
 def unused_inputs(program: LoweredModel) -> tuple[str, ...]:
     """Return the names of inputs whose values the whole program does not use."""
     nodes = zip(program.inputs, user_inputs(program.exported), strict=False)  # lengths come after the inputs
-    return tuple(
-        spec.name
-        for spec, node in nodes
-        if all(is_assertion(user) or "sym_size" in str(user.target) for user in node.users)
-    )
+    users = ((spec.name, node.users) for spec, node in nodes)
+    return tuple(name for name, own in users if all(is_assertion(u) or "sym_size" in str(u.target) for u in own))
 
 
 def inputs_searched_for_nan(program: LoweredModel) -> tuple[str, ...]:

@@ -68,14 +68,11 @@ class SubgraphBuilder:
 
     def _needed(self, wanted: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
         """Collect the nodes that are not copied yet."""
-        needed: set[torch.fx.Node] = set()
-        pending = list(wanted)
-        while pending:
-            node = pending.pop()
-            if node not in needed and node not in self._copies:
-                needed.add(node)
-                if not self._is_batch(node):
-                    pending += self._calls[node][0] if node in self._calls else node.all_input_nodes
+        needed = set(wanted).difference(self._copies)
+        for node in reversed(self._exported.graph.nodes):
+            if node in needed and not self._is_batch(node):
+                sources = self._calls[node][0] if node in self._calls else node.all_input_nodes
+                needed.update(source for source in sources if source not in self._copies)
         return needed
 
     def _is_batch(self, node: torch.fx.Node) -> bool:

@@ -97,10 +97,8 @@ class _CountedCalls(TorchFunctionMode):
         elif isinstance(argument, (tuple, list)):
             tensors = [self._made(part) for part in argument if isinstance(part, torch.Tensor)]
             constants.append(tuple(dict.fromkeys(made for made, _, _ in tensors)))
-            for _, _, number in tensors[:1]:
-                constants.append(min(number, _LATER))
-            for made, _, number in tensors[-1:]:
-                constants.append(min(self._at[made] - number, _LATER))
+            constants += [min(number, _LATER) for _, _, number in tensors[:1]]
+            constants += [min(self._at[made] - number, _LATER) for made, _, number in tensors[-1:]]
             for part in argument[:1] if _is_one_of_each_step(argument) else argument:
                 if not isinstance(part, torch.Tensor):
                     self._write(part, constants, integers)

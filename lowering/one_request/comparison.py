@@ -154,10 +154,9 @@ class Comparison:
             ) from error
 
     def _alone(self, request: Request, length: int) -> list[torch.Tensor]:
-        batch = [
-            t.clone() if s.batch_dim is None else t.clone().unsqueeze(s.batch_dim)  # the model may write into it
-            for t, s in zip(request, self.inputs, strict=True)
-        ]
+        pairs = zip(request, self.inputs, strict=True)
+        copies = ((tensor.clone(), spec.batch_dim) for tensor, spec in pairs)  # the model may write into them
+        batch = [tensor if dim is None else tensor.unsqueeze(dim) for tensor, dim in copies]
         try:
             answer = call_eagerly(self.model, bind_arguments(self.config, batch, torch.tensor([length])))
         except Exception as error:

@@ -169,10 +169,8 @@ def request_forward(model: torch.nn.Module, config: ServingConfig, decided: set[
     def forward(timesteps: Any, inputs: Sequence[torch.Tensor]) -> Any:
         with replaced_functions(model), SingleRequestMode():
             lengths = with_known_values(torch.full((1,), timesteps, dtype=torch.int64), [timesteps])
-            ranged = [
-                with_range(tensor, spec.value_range, partial(decided.add, spec.name))
-                for tensor, spec in zip(inputs, config.input_specs, strict=True)
-            ]
+            pairs = zip(inputs, config.input_specs, strict=True)
+            ranged = [with_range(tensor, spec.value_range, partial(decided.add, spec.name)) for tensor, spec in pairs]
             own = plain_outputs(own_forward(**bind_arguments(config, ranged, lengths, _mask_alone)))
             reject_packed_results(own)
         return own

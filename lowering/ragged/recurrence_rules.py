@@ -45,10 +45,8 @@ def recurrence(batch: Batch, call: Call) -> Results:
     outputs = [y.unsqueeze(1) if own[0] == 1 else y.reshape(batch.rows, *batch.padded_sizes(own))]
     outputs += [_state_back(batch, state, call, index) for index, state in enumerate(last, 1)]
     zero = is_ragged(steps) and not is_ragged(items)
-    return tuple(
-        Value(tensor, sizes, zero_beyond=zero and index == 0)
-        for index, (tensor, sizes) in enumerate(zip(outputs, call.sizes, strict=True))
-    )
+    pairs = enumerate(zip(outputs, call.sizes, strict=True))
+    return tuple(Value(tensor, sizes, zero_beyond=zero and index == 0) for index, (tensor, sizes) in pairs)
 
 
 def _with_empty_rows(call: Call, options: dict[str, Any]) -> Sequence[torch.Tensor]:
@@ -130,7 +128,5 @@ def scan(
 
     initial = [batch.every_row(value).clone(memory_format=torch.contiguous_format) for value in first]
     results = torch.ops.higher_order.scan(step, initial, [*tensors, positions], (*common, ends))
-    return tuple(
-        Value(tensor if place < count else tensor.narrow(0, 0, padded).movedim(0, 1), tuple(sizes[place]))
-        for place, tensor in enumerate(results)
-    )
+    ended = [*results[:count], *(tensor.narrow(0, 0, padded).movedim(0, 1) for tensor in results[count:])]
+    return tuple(Value(tensor, tuple(own)) for tensor, own in zip(ended, sizes, strict=True))

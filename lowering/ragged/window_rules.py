@@ -106,10 +106,8 @@ def max_pool_with_indices(batch: Batch, call: Call) -> Results:
     dims = _dims(call)
     value = _with_own_ends(batch, call.value(), dims)
     tensor, folded = _folded(batch.masked(value, dims, float("-inf")), dims)
-    values, places = (
-        result.reshape(-1, *batch.padded_sizes(sizes)) if folded else result
-        for result, sizes in zip(call.run(self=tensor), call.sizes, strict=True)
-    )
+    pairs = zip(call.run(self=tensor), call.sizes, strict=True)
+    values, places = (own.reshape(-1, *batch.padded_sizes(sizes)) if folded else own for own, sizes in pairs)
     own = unraveled(batch, [value.sizes[dim] for dim in dims], places.flatten(1)).reshape(-1, *places.shape[1:])
     return call.results([values, own], shared=value.shared)
 
