@@ -43,8 +43,7 @@ def eager_failure(model: torch.nn.Module, config: ServingConfig) -> LoweringErro
     """Return the error of a model that fails in eager mode at each bucket length; else None."""
     tried, failure = copy_of(model), None
     for length in config.grid.lengths:
-        error = failure_of(tried, config, length, torch.tensor([length]))
-        if error is None:
+        if (error := failure_of(tried, config, length, torch.tensor([length]))) is None:
             return None
         failure = failure or _described(error, model, config, length)
     return failure

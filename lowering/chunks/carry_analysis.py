@@ -93,8 +93,7 @@ def find_carried_values(exported: ExportedProgram, inputs: Sequence[TensorSpec])
         if node.op != "output":
             walk.visit(node)
     for node in output_nodes(exported):
-        taint = walk.taints.of[node]
-        if isinstance(taint, Tainted):
+        if isinstance(taint := walk.taints.of[node], Tainted):
             raise NotChunkable(f"{named_at(taint.operator, taint.line)} mixes timesteps{source_suffix(taint.line)}")
         if taint == PER_TIMESTEP:
             walk.refuse_counting(node, [node])
@@ -149,8 +148,7 @@ class _Walk:
 
         Raises `NotChunkable`: it also needs the end of the sequence, or the number of timesteps.
         """
-        read = self.reads.follow(node)
-        if read is None:
+        if (read := self.reads.follow(node)) is None:
             return False
         if self.known_at_end.intersection(node.all_input_nodes):
             raise NotChunkable(f"{display_name(node)} needs the end of the sequence at every timestep{at_line(node)}")

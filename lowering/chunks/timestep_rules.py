@@ -145,8 +145,7 @@ def _select(taints: TaintMap, node: Node) -> bool:
 def _gather(taints: TaintMap, node: Node) -> bool:
     """Along time, each row's own last timestep (lengths - 1). Along other dimensions, each timestep from itself."""
     x, dim, index = (argument(node, name) for name in ("self", "dim", "index"))
-    time = taints.time_dim_of(x)
-    if time is None:
+    if (time := taints.time_dim_of(x)) is None:
         return False
     if int(dim) % rank(x) == time:
         return is_last_step(taints, index)

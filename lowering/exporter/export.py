@@ -189,8 +189,7 @@ def _text_as_in_eager_mode() -> AbstractContextManager[None]:
 def _written(value: Any, original: Callable[..., str], *arguments: Any, **options: Any) -> str:
     if not _is_for_the_model(sys._getframe(1)):
         return original(value, *arguments, **options)
-    number = _NUMBERS.get(type(value))
-    if number is None:
+    if (number := _NUMBERS.get(type(value))) is None:
         raise LoweringError(
             f"the model writes a tensor as text{source_suffix(calling_line())}: its values are not known to a program. "
             "Leave that out"

@@ -94,8 +94,7 @@ class SubgraphBuilder:
 
     def _tensor(self, node: torch.fx.Node) -> torch.fx.Node:
         """Add a parameter, buffer or constant under its own name."""
-        target = weight_names(self._exported).get(node.name)
-        if target is None:
+        if (target := weight_names(self._exported).get(node.name)) is None:
             raise ValueError(f"it needs the input {node.name}, of which a chunk has only its own timesteps")
         self._tensors[target] = weights_of(self._exported)[target]
         return self._graph.get_attr(target)

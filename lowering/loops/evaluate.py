@@ -165,8 +165,7 @@ class Evaluation(dict[int, Any]):
         assert count is not None
         if member.unit in self.final and member.first == count.plus(-1):
             return self.final[member.unit]
-        value = self[member.unit]
-        if isinstance(value, LastOnly):
+        if isinstance(value := self[member.unit], LastOnly):
             if member.first != count.plus(-1):
                 raise UnknownLoop(f"a state of a cell is read before the last timestep{self.line_of(member.unit)}")
             return value.tensor
@@ -290,8 +289,7 @@ def _cell(values: Evaluation, unit: Unit, own: set[int]) -> tuple[torch.Tensor, 
                 initial.append(values.single(first))
             case _:
                 raise UnknownLoop(f"the state of a cell is not that of the timestep before{at_line(unit.node)}")
-    inputs = values.all_members(x, unit)
-    if not isinstance(inputs, Stacked):
+    if not isinstance(inputs := values.all_members(x, unit), Stacked):
         inputs = Stacked(inputs.unsqueeze(0).expand(values.number(unit.count), *inputs.shape))
     return run_cell(CELLS[unit.target], inputs.tensor, initial, [values.single(weight) for weight in weights])
 
@@ -311,8 +309,7 @@ def _written(values: Evaluation, index: int, unit: Unit) -> torch.Tensor:
         raise UnknownLoop(f"a buffer is not written timestep by timestep{values.line_of(index)}")
     before = values.single(buffer.first)
     place = values.single(dim) % before.dim()
-    written = values.all_members(source, unit)
-    if not isinstance(written, Stacked):
+    if not isinstance(written := values.all_members(source, unit), Stacked):
         raise UnknownLoop(f"one value is written at every timestep{values.line_of(index)}")
     new = written.tensor if where.step > 0 else written.tensor.flip(0)
     new = new.movedim(0, place) if not rest else new.movedim(0, place).squeeze(place + 1)
@@ -335,8 +332,7 @@ def _appended(values: Evaluation, index: int, unit: Unit) -> torch.Tensor:
             is_last = False
         case _:
             raise UnknownLoop(f"a loop concatenates other tensors than its results{values.line_of(index)}")
-    appended = values.all_members(new, unit)
-    if not isinstance(appended, Stacked):
+    if not isinstance(appended := values.all_members(new, unit), Stacked):
         raise UnknownLoop(f"one value is appended at every timestep{values.line_of(index)}")
     rows = in_a_row(appended.tensor if is_last else appended.tensor.flip(0), place)
     first = values.single(before)

@@ -229,8 +229,7 @@ class TraceWriter:
         """Write an argument of all members of a family as one rule."""
         rule = self._rule(values)
         if rule is None and len(values) > 2:
-            rest = self._rule(values[1:])
-            if isinstance(rest, Member):
+            if isinstance(rest := self._rule(values[1:]), Member):
                 moved = Member(rest.unit, Count(rest.first.base - rest.step), rest.step)
                 rule = Starting(self._operand(values[0]), moved)
             elif isinstance(values[0], (list, tuple)):
@@ -251,8 +250,7 @@ class TraceWriter:
             unit = places[0][0]
             return Result(unit) if numbers is None else Member(unit, Count(numbers[0]), numbers[1])
         if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-            numbers = _affine(values)
-            if numbers is None:
+            if (numbers := _affine(values)) is None:
                 return None
             return Counting(Count(numbers[0]), numbers[1]) if numbers[1] else Count(numbers[0])
         first = values[0]

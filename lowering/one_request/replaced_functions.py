@@ -181,8 +181,7 @@ def _array(tensor: Any, original: Callable[..., Any], *arguments: Any, **options
 
 
 def _listed(tensor: Any, original: Callable[[Any], Any]) -> Any:
-    known = known_values(tensor)
-    if known is not None:
+    if (known := known_values(tensor)) is not None:
         return in_python(known).tolist()
     if (numbers := counted_numbers(tensor)) is not None:
         return [*numbers]

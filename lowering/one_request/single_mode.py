@@ -57,11 +57,9 @@ class SingleRequestMode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(func.__self__, "__name__", "")
-        result = inner_result(name, sys._getframe(1).f_code, args, kwargs)
-        if result is not NotImplemented:
+        if (result := inner_result(name, sys._getframe(1).f_code, args, kwargs)) is not NotImplemented:
             return result
-        rule = _RULES.get(name)
-        if rule is not None:
+        if (rule := _RULES.get(name)) is not None:
             result = rule(self, func, args, kwargs)
             if result is not NotImplemented:
                 note_views_after(args, kwargs, result)
@@ -140,8 +138,7 @@ def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
     if name == "sum" and args and (value := uniform_value(args[0])) is not None and _is_single(result):
         is_integer = float(value).is_integer()  # sums of others are rounded at each step
         return _with_numbers(result, [int(value) * args[0].numel()]) if is_integer else result
-    value = uniform_after(name, args, kwargs, result)
-    if value is not None:
+    if (value := uniform_after(name, args, kwargs, result)) is not None:
         for tensor in [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]:
             value = as_number(value, tensor.dtype)
             numbers = [value, *(args[1:] if name.strip("_") in COMPARED else ())]

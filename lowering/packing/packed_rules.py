@@ -54,8 +54,7 @@ def _pack(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
 
 def _pad(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
     data, _, batch_first, padding_value, total_length = args
-    packed = placeholder_of(data)
-    if packed is None:
+    if (packed := placeholder_of(data)) is None:
         return NotImplemented
     padded = packed.padded
     if padding_value != 0 or not packed.zero_on_padding:
@@ -76,8 +75,7 @@ def _pad(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
 
 def _recurrence(cell: str, rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
     """Run _VF.lstm, _VF.gru, _VF.rnn_tanh or _VF.rnn_relu, packed or padded."""
-    packed = placeholder_of(args[0])
-    if packed is None:
+    if (packed := placeholder_of(args[0])) is None:
         return padded_recurrence(cell, args)
     _, _, state, weights, bias, layers, _, _, bidirectional = args
     y, *states = masked_recurrence(cell, packed.padded, packed.lengths, state, weights, bias, layers, bidirectional)

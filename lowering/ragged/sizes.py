@@ -65,8 +65,7 @@ def evaluate(size: SizeExpr, timesteps: Any) -> Any:
         return float(size)
     if size.is_Symbol:
         return timesteps
-    function = _FUNCTIONS.get(type(size))
-    if function is None:
+    if (function := _FUNCTIONS.get(type(size))) is None:
         raise UnknownSize(str(size))
     arguments = [evaluate(argument, timesteps) for argument in size.args]
     if any(isinstance(argument, float) for argument in arguments):

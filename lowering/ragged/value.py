@@ -170,8 +170,7 @@ class Call:
 
     def value(self, name: str = "self") -> Value:
         """Return an argument that is a tensor."""
-        value = self.arguments.get(name)
-        if value is None:
+        if (value := self.arguments.get(name)) is None:
             value = next(self.values())
         assert isinstance(value, Value)
         return value
