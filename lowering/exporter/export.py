@@ -95,7 +95,6 @@ EXAMPLE_SIZES: dict[Axis, int] = {"batch": 3, "time": 7}
 """Sizes to trace with: different from each other, and unlikely to be a size in the model."""
 NEED_CELL = 8
 """Position of `need_cell` among the arguments of neuron_lstm::lstm."""
-CONSTRAINT = "Constraints violated"  # the start of the exporter's message when a size was fixed or bounded
 
 
 def with_parameter_names(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:

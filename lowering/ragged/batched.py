@@ -20,14 +20,7 @@ from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, DType, TensorSpec
 from ..errors import LoweringError, at_line, explained_export_errors
 from ..exported_graph import named_arguments
-from ..exporter.export import (
-    CONSTRAINT,
-    drop_unused,
-    dynamic_shape,
-    example_tensor,
-    export_quietly,
-    with_parameter_names,
-)
+from ..exporter.export import drop_unused, dynamic_shape, example_tensor, export_quietly, with_parameter_names
 from ..exporter.subgraph import holder_of, tensors_by_placeholder
 from ..one_request.single_request import SingleExport
 from .dimension_moves import join_moves
@@ -179,6 +172,7 @@ def run_ragged(
 
 
 _ROWS = 3
+_CONSTRAINT = "Constraints violated"  # the start of the exporter's message when a size was fixed or bounded
 
 
 Layout = tuple[DType, tuple[int | Axis | str, ...]]
@@ -245,7 +239,7 @@ def _export(
     try:
         return export(torch.export.Dim("time", min=single.shortest))
     except Exception as error:
-        if CONSTRAINT not in str(error):
+        if _CONSTRAINT not in str(error):
             raise
     return export(torch.export.Dim.AUTO)
 
