@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -223,15 +223,11 @@ def _without_exporter_log() -> Iterator[None]:
         return
     known = logging.Logger.manager.loggerDict.items()
     loggers = [entry for name, entry in known if name.startswith("torch") and isinstance(entry, logging.Logger)]
-    before = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        with redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        for logger, disabled in zip(loggers, before, strict=True):
-            logger.disabled = disabled
+    with ExitStack() as stack, redirect_stderr(io.StringIO()):
+        for logger in loggers:
+            stack.callback(setattr, logger, "disabled", logger.disabled)
+            logger.disabled = True
+        yield
 
 
 OTHER_FEATURES = (

@@ -113,12 +113,9 @@ def user_inputs(exported: torch.export.ExportedProgram) -> list[Node]:
 
 def symbolic_sizes(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> dict[Axis, Any]:
     """Map batch and time to their symbolic sizes."""
-    found: dict[Axis, Any] = {}
-    for spec, node in zip(inputs, user_inputs(exported), strict=False):
-        for index, size in enumerate(spec.shape):
-            if isinstance(size, str):
-                found[cast(Axis, size)] = node.meta["val"].shape[index]
-    return found
+    pairs = zip(inputs, user_inputs(exported), strict=False)
+    sizes = [pair for spec, node in pairs for pair in zip(spec.shape, node.meta["val"].shape, strict=True)]
+    return {cast(Axis, axis): size for axis, size in sizes if isinstance(axis, str)}
 
 
 def axis_of(size: Any, axes: dict[Axis, Any]) -> Axis | None:

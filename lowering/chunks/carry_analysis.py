@@ -352,9 +352,8 @@ class _Walk:
             raise NotChunkable(
                 f"the recurrence is bidirectional{line}: its backward direction starts at the end of the sequence"
             )
-        for state in node.args[2 : 2 + _RECURRENCES[name]]:
-            if state in self.known_at_end or state in self.from_lengths:
-                raise NotChunkable(f"the initial state of a recurrence is known only at the end of the sequence{line}")
+        if (self.known_at_end | self.from_lengths).intersection(node.args[2 : 2 + _RECURRENCES[name]]):
+            raise NotChunkable(f"the initial state of a recurrence is known only at the end of the sequence{line}")
 
 
 def _keeps_elements(node: Node) -> bool:

@@ -98,8 +98,7 @@ def _merged(a: Any, b: Any, count: Callable[[Count, Count], Count]) -> Any:
         if isinstance(a, Node):
             return a
         if dataclasses.is_dataclass(a) and not isinstance(a, type):
-            names = [field.name for field in dataclasses.fields(a)]
-            return type(a)(**{name: _merged(getattr(a, name), getattr(b, name), count) for name in names})
+            return type(a)(**_merged(vars(a), vars(b), count))
         if a == b:
             return a
     raise UnknownLoop(f"{a} for some timesteps is {b} for others")

@@ -317,10 +317,9 @@ def _drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
     for node in held:
         if node.users:
             at = at_line(next(iter(node.users)))
-            name = kept[node.name]
             raise KeepsState(
-                f"the model reads {name}, which an earlier call wrote{at}: a request would depend on the one before. "
-                "Take it as an input and return it as an output, or set it in forward() before it is read"
+                f"the model reads {kept[node.name]}, which an earlier call wrote{at}: a request would depend on the "
+                "one before. Take it as an input and return it as an output, or set it in forward() before it is read"
             )
     program.graph_module.recompile()
 

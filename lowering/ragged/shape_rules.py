@@ -97,9 +97,8 @@ def repeat(batch: Batch, call: Call) -> Results:
     added = len(sizes) - value.rank
     given = call.get("repeats", call.get("dims"))
     repeats = [1] * (len(sizes) - len(given)) + list(given)
-    for dim, count in enumerate(repeats[added:]):
-        if is_ragged(value.sizes[dim]) and count != 1:
-            size = value.sizes[dim]
+    for dim, (size, count) in enumerate(zip(value.sizes, repeats[added:], strict=True)):
+        if is_ragged(size) and count != 1:
             parts = [batch.every_row(value)] * int(count)
             longer = [*value.sizes[:dim], size * int(count), *value.sizes[dim + 1 :]]
             value = Value(_cat_ragged(batch, parts, [size] * int(count), dim + 1), tuple(longer))
