@@ -1,4 +1,4 @@
-"""Random values of inputs and of padding, and the comparison of results."""
+"""Random values of inputs, and the comparison of results."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of p
 
 
 def random_tensor(
-    spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, *, scale: float = 1.0, unknown_ids: int = 2
+    spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, *, unknown_ids: int = 2
 ) -> torch.Tensor:
     """Draw a tensor of an input within its range; without one, ids of its vocabulary, or below `unknown_ids`.
 
     In one that takes NaN, every second draw has some.
     """
-    if spec.nan and scale == 1:
+    if spec.nan:
         values = random_tensor(replace(spec, nan=False), shape, generator, unknown_ids=unknown_ids)
         share = torch.rand((), generator=generator) - 0.5
         return values.masked_fill(torch.rand(shape, generator=generator) < share, math.nan)
     dtype = torch_dtype(spec)
-    if spec.value_range is not None and scale == 1:
+    if spec.value_range is not None:
         least, largest = spec.value_range
         if dtype.is_floating_point:
             return (torch.rand(shape, generator=generator, dtype=torch.float64) * (largest - least) + least).to(dtype)
         return torch.randint(int(least), int(largest) + 1, shape, generator=generator).to(dtype)
     if dtype.is_floating_point:
-        return (torch.randn(shape, generator=generator) * scale).to(dtype)
+        return torch.randn(shape, generator=generator).to(dtype)
     limit = 2 if dtype is torch.bool else spec.vocabulary or unknown_ids
     return torch.randint(0, limit, shape, generator=generator).to(dtype)
 
@@ -84,13 +84,6 @@ def random_values_of(
         return values
     scale, offset = _SCALES[kind]
     return values * scale + offset
-
-
-def random_padding(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Draw numbers of about 1000; or in an input of integers its `pad_value`, as serving writes it."""
-    if torch_dtype(spec).is_floating_point:
-        return random_tensor(spec, shape, generator, scale=1e3)
-    return torch.full(shape, spec.pad_value).to(torch_dtype(spec))
 
 
 def is_close(ours: torch.Tensor, theirs: torch.Tensor, rounding: float = 0.0) -> bool:

@@ -13,20 +13,13 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from ...backends.differences import allowed_rounding
+from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import ServingConfig
 from ..eager_call import call_eagerly
 from ..errors import FailsEagerly, LoweringError
 from ..exporter.export import bind_arguments
-from ..exporter.random_values import (
-    ANY_ID,
-    HUGE,
-    VALUE_KINDS,
-    is_close,
-    random_padding,
-    random_requests,
-    random_values_of,
-)
+from ..exporter.random_values import ANY_ID, HUGE, VALUE_KINDS, is_close, random_requests, random_values_of
 from ..exporter.shape_conditions import ShapeConditions
 from ..ragged.batched import has_batch, has_time
 
@@ -199,7 +192,11 @@ def _aligned(
 
 
 def _padded(spec: TensorSpec, items: Sequence[torch.Tensor], time: int, rng: torch.Generator) -> torch.Tensor:
-    tensor = random_padding(spec, spec.sizes(len(items), time), rng)
+    """Pad requests with numbers of about 1000; or in an input of integers by its `pad_value`, as serving writes it."""
+    sizes, dtype = spec.sizes(len(items), time), torch_dtype(spec)
+    is_float = dtype.is_floating_point
+    padding = torch.randn(sizes, generator=rng) * 1e3 if is_float else torch.full(sizes, spec.pad_value)
+    tensor = padding.to(dtype)
     for row, item in enumerate(items):
         part = tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, row)
         for dim in spec.item_time_dims:
