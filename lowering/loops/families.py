@@ -53,7 +53,7 @@ def _attempt(
     try:
         per_step = calls_per_step(short, long, steps[1] - steps[0])
         lists = lists_of_timesteps(short, long, per_step)
-        few, many = (TraceWriter(graph, per_step, frames, loops, lists).recipe() for graph in (short, long))
+        few, many = (TraceWriter(graph, per_step, loops, lists).recipe(frames) for graph in (short, long))
         return _agreed(few, many, timesteps, steps)
     except (NotALoop, UnknownLoop) as error:
         return error

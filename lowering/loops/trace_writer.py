@@ -144,14 +144,9 @@ class TraceWriter:
     """Writes one trace as units."""
 
     def __init__(
-        self,
-        graph: Graph,
-        per_step: Mapping[CallSite, int],
-        frames: Frames | None,
-        loops: int | None,
-        lists: Collection[CallSite],
+        self, graph: Graph, per_step: Mapping[CallSite, int], loops: int | None, lists: Collection[CallSite]
     ) -> None:
-        self._graph, self._frames = graph, frames
+        self._graph = graph
         order = {node: index for index, node in enumerate(graph.nodes)}
         growing = [(key, nodes) for key, nodes in calls_by_site(graph).items() if key in per_step]
         parts = [by_list(nodes) if key in lists else _split(nodes, per_step[key], loops) for key, nodes in growing]
@@ -166,14 +161,14 @@ class TraceWriter:
             for number, node in enumerate(nodes)
         }
 
-    def recipe(self) -> Recipe:
+    def recipe(self, frames: Frames | None) -> Recipe:
         """Return the units. Raises `UnknownLoop`: the arguments of a family follow no rule."""
         units = tuple(self._family(nodes) if family else self._single(nodes[0]) for nodes, family in self._units)
         output = self._graph.output_node()
         names = {nodes[0].name: index for index, (nodes, _) in enumerate(self._units)}
-        frames = None if self._frames is None else (names[self._frames.name], self._frames.dim)
+        place = None if frames is None else (names[frames.name], frames.dim)
         results: Any = output.args[0]
-        return Recipe(units, tuple(self._operand(value) for value in results), frames)
+        return Recipe(units, tuple(self._operand(value) for value in results), place)
 
     def _single(self, node: Node) -> Unit:
         args = tuple(self._operand(value) for value in node.args)

@@ -128,10 +128,9 @@ def export_request(
     Raises `PartialTrace`: the graph holds for some numbers of timesteps only.
     Raises `LoweringError`: the graph depends on data.
     """
-    dims = [dynamic_shape(spec, {"time": torch.export.Dim.AUTO}) for spec in config.input_specs]
     fixing: list[str] = []
     with noted_conversions(fixing):
-        exported, tree = _trace(model, forward, config, timesteps, dims, name)
+        exported, tree = _trace(model, forward, config, timesteps, name, dynamic=True)
     conditions = ShapeConditions(exported, config.input_specs)
     outside = lengths_outside(conditions, name, range(shortest, config.longest + 1), branches, fixing)
     bound = find_time_bound(conditions, branches, config.longest)
@@ -153,7 +152,7 @@ def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: in
     """
     decided: set[str] = set()
     forward = request_forward(model, config, decided)
-    exported, tree = _trace(model, forward, config, timesteps, None, forward_name(model))
+    exported, tree = _trace(model, forward, config, timesteps, forward_name(model), dynamic=False)
     with quiet():
         functional = exported.run_decompositions({})
     _drop_overwritten_buffers(functional)
@@ -186,14 +185,12 @@ def _mask_alone(mask: MaskConfig, lengths: torch.Tensor, time: Any) -> torch.Ten
 
 
 def _trace(
-    model: torch.nn.Module,
-    forward: RequestForward,
-    config: ServingConfig,
-    timesteps: int,
-    dims: Sequence[Any] | None,
-    name: str,
+    model: torch.nn.Module, forward: RequestForward, config: ServingConfig, timesteps: int, name: str, *, dynamic: bool
 ) -> tuple[torch.export.ExportedProgram, pytree.TreeSpec]:
-    """Export `forward` for one request; the program, and the structure of what it returns."""
+    """Export `forward` for one request; the program, and the structure of what it returns.
+
+    If `dynamic`, the program is for any number of timesteps.
+    """
     notes: dict[str, Any] = {}
     errors: list[_Caught] = []
     specs = config.input_specs
@@ -207,7 +204,8 @@ def _trace(
 
     traced = with_parameter_names(flat, [spec.name.replace(".", "_") for spec in specs])
     tensors = [example_tensor(spec, 1, timesteps) for spec in specs]
-    with replaced_forward(model, traced), explained_export_errors(name, dynamic_shapes=dims is not None):
+    dims = [dynamic_shape(spec, {"time": torch.export.Dim.AUTO}) for spec in specs] if dynamic else None
+    with replaced_forward(model, traced), explained_export_errors(name, dynamic_shapes=dynamic):
         register_tensors(model)
         program = export_quietly(model, tensors, dims)
     _reject_caught_errors(name, model, config, timesteps, errors)
