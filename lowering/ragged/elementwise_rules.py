@@ -12,7 +12,7 @@ import torch
 
 from ..exported_graph import aten_names
 from .sizes import in_python, is_ragged
-from .value import Batch, Call, NoRule, Results, Value, normalized_dims, unsqueezed
+from .value import Batch, Call, NoRule, Results, Value, unsqueezed
 
 _KEEPS_ZERO = aten_names("to _to_copy clone contiguous alias detach relu tanh neg dropout")
 _EXACT_SCALARS = {"mul", "div", "floor_divide"}
@@ -121,7 +121,7 @@ def arange(batch: Batch, call: Call) -> Results:
 def fourier(batch: Batch, call: Call) -> Results:
     """Transform dimensions that are not ragged, such as the samples of a frame."""
     value = call.value()
-    if any(is_ragged(value.sizes[dim]) for dim in normalized_dims(call["dim"], value.rank)):
+    if any(is_ragged(value.sizes[dim]) for dim in call.dims):
         raise NoRule("a Fourier transform over the timesteps")
     return each_alike(batch, call)
 

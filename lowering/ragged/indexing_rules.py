@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from .sizes import SizeExpr, in_python, is_ragged
-from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized_dims, unsqueezed, with_ones, without_ones
+from .value import Batch, Call, NoRule, Results, Value, in_dim, unsqueezed, with_ones, without_ones
 
 
 def taken(tensor: torch.Tensor, dim: int, positions: torch.Tensor) -> torch.Tensor:
@@ -178,7 +178,7 @@ def flip(batch: Batch, call: Call) -> Results:
     """Reverse dimensions, each row within its own size."""
     value = call.value()
     tensor, shared = value.tensor, value.shared
-    for dim in normalized_dims(call["dims"], value.rank):
+    for dim in call.dims:
         size = value.sizes[dim]
         if is_ragged(size):
             tensor, shared = (batch.every_row(replace(value, tensor=tensor)), False) if shared else (tensor, shared)

@@ -11,7 +11,7 @@ import torch
 
 from .shape_rules import unraveled
 from .sizes import in_python, is_ragged, product
-from .value import Batch, Call, NoRule, Results, Value, normalized_dims, shifted, unsqueezed
+from .value import Batch, Call, NoRule, Results, Value, shifted, unsqueezed
 
 
 def reduction(neutral: float, batch: Batch, call: Call) -> Results:
@@ -19,7 +19,7 @@ def reduction(neutral: float, batch: Batch, call: Call) -> Results:
     value = call.value()
     if call.dtypes[0].is_floating_point:  # integers and conditions have no infinity
         value = replace(value, tensor=value.tensor.to(call.dtypes[0]))
-    dims = _reduced(call, value)
+    dims = call.dims
     tensor = batch.masked(value, dims, neutral)
     if "dim" not in call.arguments and "dims" not in call.arguments:
         tensor = tensor.flatten(1) if value.rank else tensor.unsqueeze(1)
@@ -48,10 +48,6 @@ def _over_all(call: Call, tensor: torch.Tensor) -> torch.Tensor:
     return reduced
 
 
-def _reduced(call: Call, value: Value) -> tuple[int, ...]:
-    return normalized_dims(call.get("dim", call.get("dims")), value.rank)
-
-
 def _results(call: Call, value: Value, dims: Sequence[int], results: Any) -> Results:
     """Wrap the results; without ragged dimensions a shared tensor stays shared."""
     return call.results(results, shared=value.shared and not any(is_ragged(value.sizes[dim]) for dim in dims))
@@ -65,9 +61,7 @@ def _count(batch: Batch, value: Value, dims: Sequence[int], rank: int) -> torch.
 
 def mean(batch: Batch, call: Call) -> Results:
     """Divide the sum by each row's own number of elements."""
-    value = call.value()
-    dims = _reduced(call, value)
-    keep = bool(call.get("keepdim"))
+    value, dims, keep = call.value(), call.dims, bool(call.get("keepdim"))
     tensor = mean_of_rows(batch, value, batch.rows_of(value), dims, keep).to(call.dtypes[0])
     return _results(call, value, dims, tensor)
 
@@ -81,8 +75,7 @@ def mean_of_rows(batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequenc
 
 def variance(batch: Batch, call: Call, *, root: bool, with_mean: bool = False) -> Results:
     """Compute var, std and var_mean over each row's own elements."""
-    value = call.value()
-    dims, keep = _reduced(call, value), bool(call.get("keepdim"))
+    value, dims, keep = call.value(), call.dims, bool(call.get("keepdim"))
     correction = call.get("correction")
     if "unbiased" in call.arguments:
         correction = int(call["unbiased"])
@@ -230,8 +223,7 @@ def vector_norm(batch: Batch, call: Call) -> Results:
     """Reduce by a norm: zeros change none of positive order, infinity none of negative order."""
     order = in_python(call["ord"])
     made = reduction(float("inf") if order < 0 else 0, batch, call)
-    value, keep = call.value(), bool(call["keepdim"])
-    dims = _reduced(call, value)
+    value, dims, keep = call.value(), call.dims, bool(call["keepdim"])
     single = batch.masked(value, dims, 0).abs().sum(shifted(dims), keepdim=keep)
     number = _count(batch, value, dims, single.dim())
     if order == 0 or not isinstance(number, torch.Tensor):

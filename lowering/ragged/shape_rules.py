@@ -12,7 +12,7 @@ import torch
 from .elementwise_rules import each_alike, is_ragged_number
 from .indexing_rules import taken
 from .sizes import SizeExpr, are_equal, evaluate, in_python, is_ragged
-from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized, normalized_dims, shifted, unsqueezed
+from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized, shifted, unsqueezed
 
 _SAMPLES = (1009, 2003)
 """Timesteps to order sizes by: far above the constant sizes of a model."""
@@ -75,7 +75,7 @@ def unsqueeze(batch: Batch, call: Call) -> Results:
 def squeeze(batch: Batch, call: Call) -> Results:
     """Remove dimensions of size 1."""
     value = call.value()
-    dims = () if call.get("dim") == [] else normalized_dims(call.get("dim"), value.rank)
+    dims = () if call.get("dim") == [] else call.dims
     gone = [dim for dim in dims if value.sizes[dim : dim + 1] == (1,)]  # a number has no dimensions
     tensor = value.tensor
     for dim in reversed(gone):

@@ -135,14 +135,6 @@ def normalized(dim: int, rank: int) -> int:
     return dim % max(rank, 1)
 
 
-def normalized_dims(dims: object, rank: int) -> tuple[int, ...]:
-    """Return dimensions counted from the front, ascending; all of them for None or an empty list."""
-    if dims is None or dims == []:
-        return tuple(range(rank))
-    given: Sequence[int] = dims if isinstance(dims, (list, tuple)) else [dims]  # type: ignore[list-item]  # a number
-    return tuple(sorted(normalized(int(dim), rank) for dim in given))
-
-
 Results = Value | tuple[Value, ...]
 Rule = Callable[[Batch, "Call"], Results]
 
@@ -179,6 +171,15 @@ class Call:
     def dim(self) -> int:
         """The argument `dim`, counted from the front of the tensor."""
         return normalized(self["dim"], self.value().rank)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The argument `dim` or `dims`, counted from the front, ascending; all dimensions for None or an empty list."""
+        rank, given = self.value().rank, self.get("dim", self.get("dims"))
+        if given is None or given == []:
+            return tuple(range(rank))
+        listed = given if isinstance(given, (list, tuple)) else [given]
+        return tuple(sorted(normalized(int(dim), rank) for dim in listed))
 
     def values(self) -> Iterator[Value]:
         """Yield all tensors among the arguments."""
