@@ -33,7 +33,6 @@ from ..ragged.batched import has_time
 from .carry_source import CarryKind, CarrySource, is_scan, scan_of
 from .past_timesteps import PastReads
 from .timestep_rules import (
-    COMPARISONS,
     FACTORIES,
     FILL_FACTORIES,
     INDEPENDENT,
@@ -56,7 +55,7 @@ _REDUCTIONS: dict[str, CarryKind] = {
 }
 _EXTREMES: dict[str, CarryKind] = {"aten.max": "max", "aten.min": "min"}
 _SAME_AT_EVERY_STEP = {*FACTORIES, *FILL_FACTORIES, "aten.expand", "aten.repeat"}  # operators that create timesteps
-_MIRRORED = {"aten.lt": "aten.gt", "aten.le": "aten.ge", "aten.gt": "aten.lt", "aten.ge": "aten.le"}
+_MIRRORED = {"aten.lt": "aten.gt", "aten.le": "aten.ge", "aten.gt": "aten.lt", "aten.ge": "aten.le"}  # comparisons
 _LOOKUPS = {"aten.embedding", "aten.index", "aten.index_select", "aten.gather", "aten.one_hot"}
 """Operators that take positions as indices: a table ends, and a session may be longer."""
 Positions = tuple[int, bool]
@@ -327,7 +326,7 @@ class _Walk:
 
     def detects_padding(self, node: Node, name: str) -> bool:
         """Whether a node compares positions with the lengths, with the same result for all real timesteps."""
-        if name not in COMPARISONS:
+        if name not in _MIRRORED:
             return False
         number, length = node.args[0], node.args[1]
         if length in self.positions:

@@ -200,7 +200,6 @@ FILL_FACTORIES = rule_table((_FACTORY, "full full_like new_full"))
 FACTORIES = rule_table((_FACTORY, "arange zeros ones empty zeros_like ones_like new_zeros new_ones"))
 _TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
 CONVERSIONS = aten_names("to _to_copy cpu clone detach alias contiguous")
-COMPARISONS = aten_names("lt le gt ge")
 VALUE_PRESERVING = CONVERSIONS | aten_names("expand expand_as repeat view reshape unsqueeze")
 _RULES: dict[str, Rule] = {
     **_SHAPE_RULES,
@@ -247,9 +246,8 @@ def transfer(taints: TaintMap, node: Node) -> Taint:
 
 def _transfer_call(taints: TaintMap, node: Node) -> Taint:
     sources = [taints.of[source] for source in node.all_input_nodes]
-    for taint in sources:
-        if isinstance(taint, Tainted):
-            return taint
+    if (tainted := next((taint for taint in sources if isinstance(taint, Tainted)), None)) is not None:
+        return tainted
     name = operator_name(node)
     if name in ("getitem", "aten.sym_size.int") or is_number(node):
         return _transfer_size_or_element(taints, node, name)
@@ -295,7 +293,6 @@ def _uses_time_as_value(taints: TaintMap, node: Node, name: str) -> bool:
 
 
 _ZEROS = {"aten.zeros", "aten.new_zeros", "aten.zeros_like"}
-_FILLED = {"aten.full", "aten.new_full", "aten.full_like"}
 
 
 def constant_value(node: Node) -> float | None:
@@ -304,5 +301,5 @@ def constant_value(node: Node) -> float | None:
         node = node.all_input_nodes[0]
     if operator_name(node) in _ZEROS:
         return 0.0
-    filled = argument(node, "fill_value") if operator_name(node) in _FILLED else None
+    filled = argument(node, "fill_value") if operator_name(node) in FILL_FACTORIES else None
     return float(filled) if isinstance(filled, (int, float)) else None
