@@ -150,12 +150,7 @@ def _dense(state: torch.Tensor) -> torch.Tensor:
 
 
 _aten = torch.ops.aten
-CELLS = {
-    _aten.lstm_cell.default: "lstm",
-    _aten.gru_cell.default: "gru",
-    _aten.rnn_tanh_cell.default: "rnn_tanh",
-    _aten.rnn_relu_cell.default: "rnn_relu",
-}
+CELLS = {getattr(_aten, f"{cell}_cell").default: cell for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
 
 def run_cell(

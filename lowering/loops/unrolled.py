@@ -13,14 +13,8 @@ from ..exported_graph import are_alike, user_inputs
 IS_USER_INPUT = "is_user_input"
 """Key of a node's `meta`: the tensor is of a request, and no weight."""
 _aten = torch.ops.aten
-_IDENTITIES = {
-    _aten.alias.default,
-    _aten.clone.default,
-    _aten.contiguous.default,
-    _aten.detach.default,
-    _aten.dropout.default,
-    _aten.lift_fresh_copy.default,
-}
+_SAME_VALUES = ("alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy")
+_IDENTITIES = {getattr(_aten, name).default for name in _SAME_VALUES}
 """Operators that return the values of their first argument, in eval mode."""
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 """Reshapes that need a layout in memory, which a removed copy may have made."""

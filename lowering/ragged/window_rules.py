@@ -75,10 +75,9 @@ def overlap_add(batch: Batch, call: Call) -> Results:
     flat = any(call["kernel_size"][dim] == call["output_size"][dim] == 1 for dim in (0, 1))
     if not flat or is_ragged(value.sizes[-2]):
         raise NoRule("an overlap-add of windows over more than one dimension")
-    value = _with_own_ends(batch, value, [value.rank - 1])
-    tensor = batch.masked(value, [value.rank - 1], 0)
-    folded = value.rank == 3  # with a dimension of items
-    tensor = tensor.flatten(0, 1) if folded else tensor
+    dims = [value.rank - 1]
+    value = _with_own_ends(batch, value, dims)
+    tensor, folded = _folded(batch.masked(value, dims, 0), dims)
     added = call.run(self=tensor, output_size=batch.padded_sizes(map(sympy.sympify, call["output_size"])))
     return _unfolded(batch, call, added, folded, value.shared)
 
