@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -25,10 +25,8 @@ class SubgraphBuilder:
     `inputs` are the layouts of the user's inputs in order, lengths last; None for an input that the subgraph lacks.
     """
 
-    def __init__(
-        self, exported: ExportedProgram, axes: Mapping[Axis, Any], inputs: Sequence[TensorSpec | None]
-    ) -> None:
-        self._exported, self._axes = exported, dict(axes)
+    def __init__(self, exported: ExportedProgram, axes: dict[Axis, Any], inputs: Sequence[TensorSpec | None]) -> None:
+        self._exported, self._axes = exported, axes
         self._graph = torch.fx.Graph()
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
         self._calls: dict[torch.fx.Node, tuple[Sequence[torch.fx.Node], MakeCall]] = {}
