@@ -142,9 +142,7 @@ _ALL_TRIED = 64
 def shortest_length(model: torch.nn.Module, config: ServingConfig) -> int:
     """Return the fewest timesteps of a request that `model` takes in eager mode; 1 if it takes none that is tried."""
     tried = copy_of(model)
-    return _first_accepted(
-        lambda length: failure_of(tried, config, length, torch.tensor([length])) is None, config.longest
-    )
+    return _first_accepted(lambda n: failure_of(tried, config, n, torch.tensor([n])) is None, config.longest)
 
 
 def _first_accepted(takes: Callable[[int], bool], longest: int) -> int:

@@ -258,9 +258,8 @@ def _split(nodes: Sequence[Node], calls: int, loops: int | None) -> list[list[No
     count = calls if loops is None else loops if calls % loops == 0 else 1
     length, left = divmod(len(nodes), count)
     if left and count > 1:
-        raise UnknownLoop(
-            f"the number of calls of {nodes[0].target} does not follow from the timesteps{at_line(nodes[0])}"
-        )
+        first = nodes[0]
+        raise UnknownLoop(f"the number of calls of {first.target} does not follow from the timesteps{at_line(first)}")
     parts = [nodes[start : start + length] for start in range(0, len(nodes), length)] if count > 1 else [nodes]
     return [list(part[start :: calls // count]) for part in parts for start in range(calls // count)]
 

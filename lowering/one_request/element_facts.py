@@ -207,9 +207,7 @@ _KEPT = SAME_ELEMENTS | {
 """Functions whose results have the elements of their first argument, or a mean of them."""
 _NOT_COMPUTED = {"getitem", "expand_as", "to", "type"}
 """Functions for which another tensor gives positions, a shape or a type, and no elements."""
-_FILLED = {
-    name: filled for filled, kind in enumerate(("zeros", "ones")) for name in (kind, f"{kind}_like", f"new_{kind}")
-}
+_FILLED = {n: filled for filled, kind in enumerate(("zeros", "ones")) for n in (kind, f"{kind}_like", f"new_{kind}")}
 """Functions that make a mask whose elements are all equal, with the number of each."""
 
 

@@ -85,9 +85,7 @@ class RaggedRun(Interpreter):
     def _scan(self, n: Node, found: Any) -> Any:
         arguments: Any = self.map_nodes_to_values(n.args, n)
         sizes = [_sizes(result) for result in found]
-        return scan(
-            self._batch, arguments, sizes, lambda step, values, batch: RaggedRun(step, {}, {}, batch).run(*values)
-        )
+        return scan(self._batch, arguments, sizes, lambda step, own, batch: RaggedRun(step, {}, {}, batch).run(*own))
 
     def _placeholder(self, n: Node) -> Value:
         if not self._inputs:  # the graph of one step of a loop takes the values of a batch in order
