@@ -251,10 +251,9 @@ class _Walk:
             return  # its tensor argument determines the dtype only
         if any(self.taints.of[source] == PER_TIMESTEP for source in sources):
             raise NotChunkable(f"{display_name(node)} needs timesteps of more than one chunk{at_line(node)}")
-        if self.known_at_end.intersection(sources):
-            self.known_at_end.add(node)
-        if self.from_lengths.intersection(sources):
-            self.from_lengths.add(node)
+        for nodes in (self.known_at_end, self.from_lengths):
+            if nodes.intersection(sources):
+                nodes.add(node)
 
     def check_timestep(self, node: Node) -> None:
         """Check the inputs of a value at each timestep.

@@ -154,8 +154,7 @@ def _convolution(reads: PastReads, node: Node) -> Read | None:
     result = TimeOffset(time.dim, time.extra_steps + 2 * zeros - span, time.delay + zeros - span)
     if result.extra_steps < 0:
         return None
-    source = argument(node, "input")
-    return result, PastTimesteps("convolution", node, source, time.dim, zeros, 0.0) if zeros else None
+    return result, PastTimesteps("convolution", node, argument(node, "input"), time.dim, zeros, 0.0) if zeros else None
 
 
 def _transposed(reads: PastReads, node: Node) -> Read | None:

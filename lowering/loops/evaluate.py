@@ -139,9 +139,8 @@ class Evaluation(dict[int, Any]):
     def number(self, count: Count) -> Any:
         """Return a count of the recipe for the timesteps of this request."""
         frames = self.recipe.frames
-        if not count.frame_slope or frames is None:
-            return count.at(self._timesteps, 0)
-        return count.at(self._timesteps, self[frames[0]].shape[frames[1]])
+        steps = 0 if not count.frame_slope or frames is None else self[frames[0]].shape[frames[1]]
+        return count.at(self._timesteps, steps)
 
     def single(self, operand: Operand | Run) -> Any:
         """Return an argument of a single call."""

@@ -161,8 +161,7 @@ def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> No
 def _concerns_inner(name: str, args: Any) -> bool:
     if name in _OF_PACKED and args and _is_inner(args[0]):
         return True
-    tensors = [value for value in pytree.tree_leaves(args) if isinstance(value, torch.Tensor)]
-    return name in _OF_IDENTITY and any(is_identity(tensor) for tensor in tensors)
+    return name in _OF_IDENTITY and any(map(is_identity, pytree.tree_leaves(args)))
 
 
 def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:

@@ -15,12 +15,8 @@ from ..exported_graph import rank
 
 _aten = torch.ops.aten
 _MOVES = {
-    _aten.unsqueeze.default,
-    _aten.squeeze.dim,
-    _aten.transpose.int,
-    _aten.permute.default,
-    _aten.movedim.int,
-    _aten.select.int,
+    *(_aten.unsqueeze.default, _aten.squeeze.dim, _aten.select.int),
+    *(_aten.transpose.int, _aten.permute.default, _aten.movedim.int),
 }
 Places = list[int | None]
 """Dimensions of a tensor as those of another one; None: a new one of size 1."""
