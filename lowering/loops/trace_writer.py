@@ -24,15 +24,11 @@ _HAS_FIXED_PARTS = "has_fixed_parts"
 
 def mark_fixed_parts(short: Graph, long: Graph) -> None:
     """Mark the calls that split a tensor into as many parts in both traces, such as the gates of a cell."""
-    parts: list[dict[object, set[int]]] = []
     splits = [[node for node in graph.nodes if node.target in LISTS] for graph in (short, long)]
-    for nodes in splits:
-        parts.append({})
-        for node in nodes:
-            parts[-1].setdefault(_place_of_split(node), set()).add(len(node.meta["val"]))
+    few, many = ({(_place_of_split(node), len(node.meta["val"])) for node in nodes} for nodes in splits)
+    growing = {place for place, _ in few ^ many}
     for node in (*splits[0], *splits[1]):
-        place = _place_of_split(node)
-        node.meta[_HAS_FIXED_PARTS] = parts[0].get(place) == parts[1].get(place)
+        node.meta[_HAS_FIXED_PARTS] = _place_of_split(node) not in growing
 
 
 def _place_of_split(node: Node) -> tuple[object, ...]:

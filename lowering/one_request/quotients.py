@@ -157,8 +157,7 @@ def is_within(size: Any, limit: int) -> bool:
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "__truediv__": operator.truediv,
-    **{f"__{name}__": getattr(operator, name) for name in ("add", "sub", "mul")},
+    **{f"__{name}__": getattr(operator, name) for name in ("truediv", "add", "sub", "mul")},
     "__radd__": lambda a, b: b + a,
     "__rsub__": lambda a, b: b - a,
     "__rmul__": lambda a, b: b * a,

@@ -27,8 +27,7 @@ Selected = dict[int, int]
 def join_moves(program: torch.export.ExportedProgram) -> None:
     """Replace chains of moves whose result needs fewer calls."""
     chains: dict[Node, tuple[Node, Places, Selected, int]] = {}
-    hook = program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook())
-    with hook:
+    with program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook()):
         for node in list(program.graph.nodes):
             if not _is_move(node):
                 continue

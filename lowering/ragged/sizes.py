@@ -59,10 +59,8 @@ def evaluate(size: SizeExpr, timesteps: Any) -> Any:
 
     Raises `UnknownSize`: it has a function or a second symbol that has no rule.
     """
-    if size.is_Integer:
-        return int(size)
-    if size.is_Float or size.is_Rational:
-        return float(size)
+    if size.is_Float or size.is_Rational:  # an integer is rational, too
+        return in_python(size)
     if size.is_Symbol:
         return timesteps
     if (function := _FUNCTIONS.get(type(size))) is None:
