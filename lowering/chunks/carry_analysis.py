@@ -26,6 +26,7 @@ from ..exported_graph import (
     named_at,
     operator_name,
     output_nodes,
+    rule_table,
     symbolic_sizes,
     user_inputs,
 )
@@ -46,14 +47,8 @@ from .timestep_rules import (
 )
 
 _RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
-_REDUCTIONS: dict[str, CarryKind] = {
-    "aten.sum": "sum",
-    "aten.amax": "max",
-    "aten.amin": "min",
-    "aten.any": "max",
-    "aten.all": "min",
-}
-_EXTREMES: dict[str, CarryKind] = {"aten.max": "max", "aten.min": "min"}
+_REDUCTIONS: dict[str, CarryKind] = rule_table(("sum", "sum"), ("max", "amax any"), ("min", "amin all"))
+_EXTREMES: dict[str, CarryKind] = rule_table(("max", "max"), ("min", "min"))
 _SAME_AT_EVERY_STEP = {*FACTORIES, *FILL_FACTORIES, "aten.expand", "aten.repeat"}  # operators that create timesteps
 _MIRRORED = {"aten.lt": "aten.gt", "aten.le": "aten.ge", "aten.gt": "aten.lt", "aten.ge": "aten.le"}  # comparisons
 _LOOKUPS = {"aten.embedding", "aten.index", "aten.index_select", "aten.gather", "aten.one_hot"}

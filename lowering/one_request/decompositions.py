@@ -64,12 +64,8 @@ _WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.de
 
 That also gives its shape where it is decomposed later, so the exporter's decompositions must be there from the start.
 """
-_KERNELS = (
-    torch.ops.aten.grid_sampler.default,
-    torch.ops.aten.grid_sampler_2d.default,
-    torch.ops.aten.multi_margin_loss.default,
-    torch.ops.aten.multilabel_margin_loss.default,
-)
+_LEAVING_OUT = ("grid_sampler", "grid_sampler_2d", "multi_margin_loss", "multilabel_margin_loss")
+_KERNELS = tuple(getattr(torch.ops.aten, name).default for name in _LEAVING_OUT)
 """Operators whose kernels leave out NaN, which torch's decompositions of them do not."""
 _MADE = (torch.ops.aten.zero.default, torch.ops.aten._weight_norm_interface.default)
 """Operators that are made by functional forms of writes, and by decompositions: one pass decomposes them too."""

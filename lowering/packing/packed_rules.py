@@ -123,10 +123,7 @@ PACKED_RULES: dict[str, Callable[..., Any]] = {
     "_pad_packed_sequence": _pad,
     **{cell: partial(_recurrence, cell) for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "sort": _sort,
-    "to": _returns_identity,
-    "cpu": _returns_identity,
-    "empty_like": _returns_identity,
-    "scatter_": _returns_identity,
+    **dict.fromkeys(("to", "cpu", "empty_like", "scatter_"), _returns_identity),
     "index_select": _index_select,
     "__getitem__": _getitem,
 }
