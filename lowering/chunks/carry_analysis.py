@@ -162,8 +162,7 @@ class _Walk:
         """
         if is_scan(node):
             self.check_scan(node)
-            states = range(len(scan_of(node).first))
-            self.carries.extend(CarrySource("state", node, element) for element in states)
+            self.carries += [CarrySource("state", node, element) for element in range(len(scan_of(node).first))]
             self.taints.of[node] = PER_TIMESTEP
             return True
         if operator_name(node) != "getitem" or not is_scan(node.args[0]):
@@ -255,8 +254,7 @@ class _Walk:
 
         Raises `NotChunkable`: it needs later timesteps, the end of the sequence, or the number of timesteps.
         """
-        name, sources = operator_name(node), node.all_input_nodes
-        line = at_line(node)
+        name, sources, line = operator_name(node), node.all_input_nodes, at_line(node)
         if name in _RECURRENCES:
             self.check_states(node, name)
         if self.known_at_end.intersection(sources):

@@ -277,8 +277,7 @@ class PastCall:
         return timesteps_of_rows(self.builder, self.extended, positions, past.value.shape, past.dim, rows)
 
     def _make(self, copies: Copies) -> Node:
-        source = copies(self.past.source)
-        self.extended = self.builder.call(_aten.cat.default, [self.carried, source], self.past.dim)
+        self.extended = self.builder.call(_aten.cat.default, [self.carried, copies(self.past.source)], self.past.dim)
         return _MAKERS[self.past.form](self, copies, self.extended)
 
     def _pad(self, copies: Copies, extended: Node) -> Node:

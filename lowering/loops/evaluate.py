@@ -272,9 +272,8 @@ def _scan(values: Evaluation, units: Mapping[int, Unit]) -> None:
     steps = Steps({i: replace(one, count=count) for i, one in units.items()}, values.all_members)
     seen = {i: values.number(one.count) for i, one in units.items() if one.count and _readers(values, i, set(units))}
     computed, final = steps.run(values.single, values.number(count), seen)
-    kept = {unit: state for unit, state in final.items() if values.recipe.units[unit].count == count}
     values.update(computed)
-    values.final.update(kept)
+    values.final.update({unit: state for unit, state in final.items() if values.recipe.units[unit].count == count})
 
 
 def _cell(values: Evaluation, unit: Unit, own: set[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:

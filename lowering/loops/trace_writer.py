@@ -160,10 +160,9 @@ class TraceWriter:
     def recipe(self, frames: Frames | None) -> Recipe:
         """Return the units. Raises `UnknownLoop`: the arguments of a family follow no rule."""
         units = tuple(self._family(nodes) if family else self._single(nodes[0]) for nodes, family in self._units)
-        output = self._graph.output_node()
         names = {nodes[0].name: index for index, (nodes, _) in enumerate(self._units)}
         place = None if frames is None else (names[frames.name], frames.dim)
-        results: Any = output.args[0]
+        results: Any = self._graph.output_node().args[0]
         return Recipe(units, tuple(self._operand(value) for value in results), place)
 
     def _single(self, node: Node) -> Unit:

@@ -272,8 +272,7 @@ def example_timesteps(config: ServingConfig, shortest: int = 1) -> int:
     One that a stride divides would be taken for the rule: code that pads to a multiple adds nothing to it. A size of
     1 would be taken for a constant.
     """
-    longest = config.grid.lengths[-1]
-    most = max(2, min(max(_MOST_TIMESTEPS, 2 * shortest), longest))
+    most = max(2, min(max(_MOST_TIMESTEPS, 2 * shortest), config.grid.lengths[-1]))
     numbers = range(most, max(shortest, 2) - 1, -1)
     return next((n for n in numbers if isprime(n) or (n % 2 == 0 and isprime(n // 2))), most)
 

@@ -158,9 +158,8 @@ def pad(batch: Batch, call: Call) -> Results:
     ends = [dim for dim, after in zip(dims, amounts[1::2], strict=True) if is_ragged(value.sizes[dim]) and after != 0]
     tensor = batch.masked(value, ends, fill) if ends else value.tensor
     widths = [batch.padded(sympy.sympify(amount)) for amount in amounts]
-    shared = value.shared and not ends
     padded = torch.nn.functional.pad(tensor, widths, "constant", fill)
-    return Value(padded, call.sizes[0], shared)
+    return Value(padded, call.sizes[0], value.shared and not ends)
 
 
 def _padded_by_position(batch: Batch, call: Call, amounts: Sequence[Any]) -> Results:
