@@ -58,13 +58,8 @@ def replaced_functions(model: torch.nn.Module) -> Iterator[None]:
 
 def _free_builtins(model: torch.nn.Module) -> list[tuple[Any, str, Any]]:
     """Return what stands in for Python's functions in the model's modules; the exporter has its own `max` and `min`."""
-    ours = {
-        "len": _length,
-        "isinstance": _is_instance,
-        **_TYPES,
-        "max": partial(_extreme, max),
-        "min": partial(_extreme, min),
-    }
+    extremes = {"max": partial(_extreme, max), "min": partial(_extreme, min)}
+    ours: dict[str, Any] = {"len": _length, "isinstance": _is_instance, **_TYPES, **extremes}
     modules = user_modules(model)
     return [(module, name, own) for module in modules for name, own in ours.items() if name not in vars(module)]
 

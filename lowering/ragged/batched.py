@@ -171,8 +171,6 @@ def run_ragged(
 
 _ROWS = 3
 _CONSTRAINT = "Constraints violated"  # the start of the exporter's message when a size was fixed or bounded
-
-
 Layout = tuple[DType, tuple[int | Axis | str, ...]]
 """The type and the sizes of an output: the batch is in the place of the first dimension of size 1."""
 
@@ -180,12 +178,12 @@ Layout = tuple[DType, tuple[int | Axis | str, ...]]
 def export_ragged(
     single: SingleExport, inputs: Sequence[TensorSpec], places: Sequence[int | None], *, counts: bool = False
 ) -> tuple[ExportedProgram, list[Layout]]:
-    """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs; their layouts.
+    """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs.
 
     A program of inputs without time takes no lengths. One that `counts` takes the timesteps of each request before
     those of the batch, int64[B], in front of the lengths: positions continue them.
 
-    `places` are the batch dimensions of outputs, where they are known.
+    `places` are the batch dimensions of outputs, where they are known. The layouts of the outputs are returned, too.
 
     Raises `LoweringError`: an operator has no rule over ragged batches; names the user's line.
     """
