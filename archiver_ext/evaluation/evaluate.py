@@ -21,7 +21,7 @@ from .candidate import Candidate, CandidateResult
 from .input_ranges import with_value_ranges
 from .manifest_builder import BuildInput, build_manifest, with_errors
 from .measured_costs import Costs, MeasuredCosts, measure_costs, with_costs
-from .verification_cases import VerificationCase
+from .verification_cases import Cases
 from .verify_programs import kinds_beyond_tolerance, verify_programs
 
 
@@ -38,11 +38,7 @@ class EvaluatedEngine:
 
 
 def evaluate_engine(
-    build: BuildInput,
-    candidate: Candidate,
-    compiled: Sequence[CompileResult],
-    cases: Sequence[VerificationCase],
-    report: ProgressCallback,
+    build: BuildInput, candidate: Candidate, compiled: Sequence[CompileResult], cases: Cases, report: ProgressCallback
 ) -> EvaluatedEngine:
     """Load every program from the tree as a host would, verify it against eager mode, and measure it.
 

@@ -29,7 +29,7 @@ from .evaluate import EvaluatedEngine, evaluate_engine
 from .manifest_builder import BuildInput
 from .reference import make_reference
 from .selection import compare, fallback_engines
-from .verification_cases import VerificationCase, draw_cases
+from .verification_cases import Cases, draw_cases
 from .verify import FailsOnPadding, ToleranceExceeded
 
 
@@ -43,7 +43,7 @@ class Trials:
 
     build: BuildInput
     compiler: CandidateCompiler
-    cases: Sequence[VerificationCase]
+    cases: Cases
     """Requests with their outputs in eager mode."""
     evaluated: list[EvaluatedEngine] = field(default_factory=list)
     failed: list[RejectedEngine] = field(default_factory=list)

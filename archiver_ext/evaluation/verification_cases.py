@@ -54,6 +54,11 @@ class VerificationCase:
     """Allowed difference of each output, beside the tolerance."""
 
 
+Cases = Sequence[VerificationCase]
+Tolerance = tuple[float, float]
+"""The allowed differences of a program from eager mode: (atol, rtol)."""
+
+
 @dataclass(frozen=True)
 class CaseBatch:
     """Requests of one call, possibly fewer than its bucket's rows, and the fill of all other elements."""
@@ -118,7 +123,7 @@ def draw_inputs(specs: Sequence[TensorSpec], length: int, rng: torch.Generator) 
     return tuple(_draw(spec, spec.item_sizes(length), rng) for spec in specs)
 
 
-def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference) -> None:
+def _require_repeatable(cases: Cases, reference: Reference) -> None:
     """Refuse a model whose output follows from earlier calls, by answering again: every request is independent."""
     for case in cases:
         again = reference(case.request)
@@ -145,7 +150,7 @@ def lengths_to_try(lengths: Sequence[int], shortest: int = 1) -> list[int]:
     return chosen
 
 
-def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program: ProgramInfo) -> list[VerificationCase]:
+def cases_for_bucket(bucket: Bucket, cases: Cases, program: ProgramInfo) -> list[VerificationCase]:
     """Select the cases that a bucket can run.
 
     These are all that fit it. A bucket of chunks also runs cases that need several of them.
@@ -154,7 +159,7 @@ def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program:
     return [case for case in cases if case.request.length <= longest]
 
 
-def compose_batches(bucket: Bucket, fitting: Sequence[VerificationCase]) -> tuple[CaseBatch, ...]:
+def compose_batches(bucket: Bucket, fitting: Cases) -> tuple[CaseBatch, ...]:
     """Compose batches for one bucket of requests that fit it, always with the longest and the shortest.
 
     One batch has all rows at the bucket's length, three are ragged in random order with each kind of fill, and one has

@@ -22,8 +22,9 @@ from ...handlers.runtime.loader import ServedModel
 from ..errors import PackagingError
 from .verification_cases import (
     CaseBatch,
+    Cases,
     ProgramInfo,
-    VerificationCase,
+    Tolerance,
     cases_for_bucket,
     compose_batches,
     fill_kind,
@@ -52,27 +53,16 @@ class VerificationResult:
 
 
 def verify_bucket(
-    model: ServedModel,
-    bucket: Bucket,
-    program: ProgramInfo,
-    cases: Sequence[VerificationCase],
-    tolerance: tuple[float, float],
+    model: ServedModel, bucket: Bucket, program: ProgramInfo, cases: Cases, tolerance: Tolerance
 ) -> VerificationResult:
-    """Run composed batches in one bucket alone, and compare every request's outputs with its reference.
-
-    `tolerance` is (atol, rtol).
-    """
+    """Run composed batches in one bucket alone, and compare every request's outputs with its reference."""
     batches = compose_batches(bucket, cases_for_bucket(bucket, cases, program))
     planned = ((single_bucket_plan(bucket, batch.lengths, program.kind), batch) for batch in batches)
     return _worst_result(model, planned, bucket, program.outputs, tolerance)
 
 
 def verify_planned(
-    model: ServedModel,
-    program: ProgramInfo,
-    cases: Sequence[VerificationCase],
-    rows: int,
-    tolerance: tuple[float, float],
+    model: ServedModel, program: ProgramInfo, cases: Cases, rows: int, tolerance: Tolerance
 ) -> VerificationResult:
     """Run ragged batches of up to `rows` requests as they will be planned, in any shapes."""
     choose = random.Random(0)  # noqa: S311 - not a secret
@@ -97,7 +87,7 @@ def _worst_result(
     planned: Iterable[tuple[Plan, CaseBatch]],
     bucket: Bucket,
     specs: Sequence[TensorSpec],
-    tolerance: tuple[float, float],
+    tolerance: Tolerance,
 ) -> VerificationResult:
     rng = torch.Generator().manual_seed(0)
     worst = VerificationResult(bucket, 0.0, 0.0, "")
@@ -128,7 +118,7 @@ class FailsOnPadding(PackagingError):
 class ToleranceExceeded(PackagingError):
     """An engine differs from the model in eager mode by more than the tolerance."""
 
-    def __init__(self, backend: str, results: Sequence[VerificationResult], tolerance: tuple[float, float]) -> None:
+    def __init__(self, backend: str, results: Sequence[VerificationResult], tolerance: Tolerance) -> None:
         self.backend = backend
         failed = [result for result in results if not result.passed]
         lines = "\n".join(_table_row(result) for result in results)

@@ -17,13 +17,11 @@ from ...bucketing.execute_chunks import ResumedState
 from ...bucketing.shapes import Bucket, TensorSpec
 from ...handlers.runtime.loader import LoadedArchive, ServedModel
 from ..progress import ProgressCallback
-from .verification_cases import ProgramInfo, VerificationCase
+from .verification_cases import Cases, ProgramInfo, Tolerance, VerificationCase
 from .verify import ToleranceExceeded, VerificationResult, merge_worst, verify_bucket, verify_planned
 
 
-def verify_programs(
-    loaded: LoadedArchive, cases: Sequence[VerificationCase], report: ProgressCallback
-) -> dict[Bucket, VerificationResult]:
+def verify_programs(loaded: LoadedArchive, cases: Cases, report: ProgressCallback) -> dict[Bucket, VerificationResult]:
     """Verify loaded programs against eager mode in each bucket of the grid.
 
     Batches in planned shapes, and sessions, count for the largest bucket.
@@ -47,7 +45,7 @@ def verify_programs(
     return results
 
 
-def kinds_beyond_tolerance(loaded: ServedModel, cases: Sequence[VerificationCase]) -> tuple[str, ...]:
+def kinds_beyond_tolerance(loaded: ServedModel, cases: Cases) -> tuple[str, ...]:
     """Return the kinds of values for which an engine of a lower precision exceeds its tolerance; none in float32."""
     manifest = loaded.manifest
     if manifest.precision == "float32":
@@ -74,12 +72,7 @@ class _Session:
 
 
 def verify_streaming(
-    model: ServedModel,
-    program: ProgramInfo,
-    cases: Sequence[VerificationCase],
-    rows: int,
-    tolerance: tuple[float, float],
-    seed: int = 0,
+    model: ServedModel, program: ProgramInfo, cases: Cases, rows: int, tolerance: Tolerance, seed: int = 0
 ) -> VerificationResult:
     """Cut requests at random, and run their chunks in batches in which other sessions start and end."""
     choose = random.Random(seed)  # noqa: S311 - not a secret
@@ -122,7 +115,7 @@ def _narrow(tensor: torch.Tensor, spec: TensorSpec, begin: int, end: int) -> tor
     return tensor.contiguous()
 
 
-def _compare(session: _Session, outputs: Sequence[TensorSpec], tolerance: tuple[float, float]) -> VerificationResult:
+def _compare(session: _Session, outputs: Sequence[TensorSpec], tolerance: Tolerance) -> VerificationResult:
     """Compare with the reference the timesteps of all chunks, and the other outputs of the last one."""
     worst = VerificationResult(Bucket(1, 1), 0.0, 0.0, "")
     for position, spec in enumerate(outputs):
