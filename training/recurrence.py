@@ -22,6 +22,8 @@ from torch.nn import functional
 from .packed_layout import PackedLayout, TimeSegment, copied_from_host, packed_layout, time_segments
 from .packing import gather, scatter, scatter_with_mask, use_torch_kernel
 
+Tensors = Sequence[Tensor]
+
 
 class _Cell(NamedTuple):
     call: Callable[..., tuple[Tensor, ...]]
@@ -93,9 +95,7 @@ def _is_supported(cell: _Cell, args: Sequence[Any]) -> bool:
     return descending and layout.count == len(data) and all(state.shape[1] == layout.rows for state in states)
 
 
-def _torch_is_slow(
-    cell: _Cell, data: Tensor, layout: PackedLayout, states: Sequence[Tensor], weights: Sequence[Tensor]
-) -> bool:
+def _torch_is_slow(cell: _Cell, data: Tensor, layout: PackedLayout, states: Tensors, weights: Tensors) -> bool:
     """Whether padded data is computed faster than packed data."""
     if data.device.type == "cpu":
         return not use_torch_kernel(layout.uniform)
@@ -110,8 +110,8 @@ def _stack(
     cell: _Cell,
     data: Tensor,
     batch_sizes: Tensor,
-    states: Sequence[Tensor],
-    weights: Sequence[Tensor],
+    states: Tensors,
+    weights: Tensors,
     bias: bool,
     layers: int,
     dropout: float,
@@ -125,7 +125,7 @@ def _stack(
     directions = 2 if bidirectional else 1
     layout = packed_layout(batch_sizes)
     size = len(weights) // (layers * directions)
-    finals: list[Sequence[Tensor]] = []
+    finals: list[Tensors] = []
     for index in range(layers):
         outputs = []
         for number in range(index * directions, (index + 1) * directions):
@@ -140,15 +140,15 @@ def _stack(
     return data, *(_stacked(kind) for kind in zip(*finals, strict=True))
 
 
-def _stacked(states: Sequence[Tensor]) -> Tensor:
+def _stacked(states: Tensors) -> Tensor:
     """Stack the states [B, H] of all layers and directions."""
     # Callers may write to them, but not to tensors that a layer saves: cuDNN saves its outputs, not its last states.
     return states[0][None] if len(states) == 1 and states[0].is_cuda else torch.stack(list(states))
 
 
 def _backward(
-    cell: _Cell, data: Tensor, layout: PackedLayout, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
-) -> tuple[Tensor, Sequence[Tensor]]:
+    cell: _Cell, data: Tensor, layout: PackedLayout, states: Tensors, weights: Tensors, bias: bool
+) -> tuple[Tensor, Tensors]:
     """Run each row reversed within its own length, so that it still starts at step 0 with the given state."""
     reversal = layout.reversal(data.device)
     y, final = _forward(cell, gather(data, reversal), layout, states, weights, bias)
@@ -156,8 +156,8 @@ def _backward(
 
 
 def _forward(
-    cell: _Cell, data: Tensor, layout: PackedLayout, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
-) -> tuple[Tensor, Sequence[Tensor]]:
+    cell: _Cell, data: Tensor, layout: PackedLayout, states: Tensors, weights: Tensors, bias: bool
+) -> tuple[Tensor, Tensors]:
     """Compute one layer in one direction.
 
     Returns packed y[N, H], and the states [B, H] after each row's own last step.
@@ -180,7 +180,7 @@ def _forward(
     return y, [torch.cat(kind[::-1]) if kind[1:] else kind[0] for kind in zip(*ended, strict=True)]
 
 
-def _segments(layout: PackedLayout, weights: Sequence[Tensor]) -> list[TimeSegment]:
+def _segments(layout: PackedLayout, weights: Tensors) -> list[TimeSegment]:
     w_ih, w_hh, *_ = weights
     whole, size = layout.rows * layout.longest, w_ih.numel() + w_hh.numel()
     if w_hh.is_cuda:
@@ -191,14 +191,8 @@ def _segments(layout: PackedLayout, weights: Sequence[Tensor]) -> list[TimeSegme
 
 
 def _ragged(
-    cell: _Cell,
-    part: Tensor,
-    segment: TimeSegment,
-    layout: PackedLayout,
-    states: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    bias: bool,
-) -> tuple[Tensor, Sequence[Tensor]]:
+    cell: _Cell, part: Tensor, segment: TimeSegment, layout: PackedLayout, states: Tensors, weights: Tensors, bias: bool
+) -> tuple[Tensor, Tensors]:
     """Compute a segment in which rows end.
 
     Returns packed y, and the states [rows, H] after each row's last step in it.
@@ -214,9 +208,7 @@ def _ragged(
     return gather(y, indices), [torch.cat([h[: segment.survivors], last]) if segment.survivors else last, *others]
 
 
-def _call(
-    cell: _Cell, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
-) -> tuple[Tensor, Sequence[Tensor]]:
+def _call(cell: _Cell, x: Tensor, states: Tensors, weights: Tensors, bias: bool) -> tuple[Tensor, Tensors]:
     """Call the padded layer of torch on x[T, B, F]: y[T*B, H], the states [B, H] after step T."""
     given = [state[None].contiguous() for state in states]
     weights = _in_one_block(weights) if x.is_cuda else weights
@@ -227,7 +219,7 @@ def _call(
     return y.flatten(0, 1), [state[0] for state in after]
 
 
-def _is_projected(states: Sequence[Tensor]) -> bool:
+def _is_projected(states: Tensors) -> bool:
     """Whether the states (h, c) are those of an LSTM with a `proj_size`."""
     return states[0].shape[-1] != states[-1].shape[-1]
 
@@ -240,7 +232,7 @@ def _quiet_about_projections() -> Iterator[None]:
         yield
 
 
-def _with_mask_column(cell: _Cell, weights: Sequence[Tensor]) -> list[Tensor]:
+def _with_mask_column(cell: _Cell, weights: Tensors) -> list[Tensor]:
     """Weights for an input column that is 1 on padding.
 
     In an LSTM it closes the input gate and opens the forget gate. A padded step then keeps the cell state exactly. The
@@ -266,7 +258,7 @@ def _far_beyond_sums(weight: Tensor) -> float:
     return min(torch.finfo(dtype).max for dtype in (computed, weight.dtype)) / 2
 
 
-def _in_one_block(weights: Sequence[Tensor]) -> Sequence[Tensor]:
+def _in_one_block(weights: Tensors) -> Tensors:
     """Weights of a layer in one block of memory, as cuDNN reads them: torch copies others there, at more cost.
 
     The block has room for both biases, also in a layer without them.
