@@ -20,7 +20,7 @@ from .description import TempDirectory
 from .engines import AUTO, select_engines
 from .export import ExportedFunction
 from .options import TraceOptions, compile_settings
-from .state import StateBuffer, leading_view
+from .state import leading_view
 from .trace import describe_trace, export_with_states, program_bucket, program_directory, try_load
 from .traced import Traced
 
@@ -105,18 +105,13 @@ def bucket_model_trace(
     tried = select_engines(backend, options)
     buckets = _export_buckets(func, example_inputs, bucket_config)
     kernel = call_factory(bucket_config.bucket_kernel)
-    preprocessor = None
-    if bucket_config.shared_state_buffer_preprocessor is not None:
-        preprocessor = call_factory(bucket_config.shared_state_buffer_preprocessor)
-    shapes = [[list(tensor.shape) for tensor in bucket.initial] for bucket in buckets]
-    initial = _initial(buckets, shapes, bucket_config)
+    make_preprocessor = bucket_config.shared_state_buffer_preprocessor
+    preprocessor = None if make_preprocessor is None else call_factory(make_preprocessor)
+    initial = _initial(buckets, bucket_config)
     directory = TempDirectory()
     engine = _compile(tried, [bucket.program for bucket in buckets], directory.path, options)
     description, store = describe_trace(engine, buckets, not inline_weights_to_neff)
-    state = None
-    if description.aliases:
-        state = StateBuffer(initial, shapes, None if preprocessor is None else preprocessor.function)
-    return try_load(Traced(description, directory, store, state, kernel, preprocessor))
+    return try_load(Traced(description, directory, store, initial, kernel, preprocessor))
 
 
 def _export_buckets(
@@ -134,10 +129,8 @@ def _export_buckets(
         buckets.append(export_with_states(model, example, states))
     first = buckets[0]
     for index, bucket in enumerate(buckets):
-        for what, here, there in (
-            ("inputs", bucket.in_tree, first.in_tree),
-            ("outputs", bucket.out_tree, first.out_tree),
-        ):
+        trees = ("inputs", bucket.in_tree, first.in_tree), ("outputs", bucket.out_tree, first.out_tree)
+        for what, here, there in trees:
             if here != there:
                 raise ValueError(f"the {what} of bucket {index} are {here}, but those of bucket 0 are {there}")
         if bucket.aliases != first.aliases:
@@ -145,11 +138,10 @@ def _export_buckets(
     return buckets
 
 
-def _initial(
-    buckets: Sequence[ExportedFunction], shapes: Sequence[list[list[int]]], config: BucketModelConfig
-) -> tuple[torch.Tensor, ...]:
+def _initial(buckets: Sequence[ExportedFunction], config: BucketModelConfig) -> tuple[torch.Tensor, ...]:
     """Return the initial states: the buffer, or else the values of the examples."""
     known = buckets[0].initial
+    shapes = [[list(tensor.shape) for tensor in bucket.initial] for bucket in buckets]
     if config.shared_state_buffer is None:
         if any(own != shapes[0] for own in shapes):
             raise ValueError(

@@ -26,8 +26,8 @@ from .engines import AUTO, preserve_torch_threads, select_engines
 from .export import ExportedFunction, Function, eval_mode, export_function, flatten_example
 from .options import TraceOptions, compile_settings
 from .row_batches import not_batchable_reason
-from .state import StateBuffer, resolve_aliases
-from .traced import Traced, state_shapes
+from .state import resolve_aliases
+from .traced import Traced
 from .weights import dedupe_weights
 
 
@@ -81,8 +81,7 @@ def trace(
     engine = _compile(tried, exported.program, directory.path / program_directory(0), options)
     description, store = describe_trace(engine, [exported], not inline_weights_to_neff)
     if exported.aliases:
-        state = StateBuffer(exported.initial, state_shapes(description))
-        return try_load(Traced(description, directory, store, state))
+        return try_load(Traced(description, directory, store, exported.initial))
     tensors, in_tree = flatten_example(example_inputs)
     with eval_mode(func):
         description = replace(description, no_batch=not_batchable_reason(func, tensors, in_tree))

@@ -50,15 +50,21 @@ class Traced:
         description: TraceDescription,
         directory: TempDirectory,
         store: Mapping[str, torch.Tensor],
-        state: StateBuffer | None = None,
+        initial: tuple[torch.Tensor, ...] = (),
         kernel: FactoryFunction | None = None,
         preprocessor: FactoryFunction | None = None,
     ) -> None:
-        """Create a trace of the programs in `directory`, which is removed with it; load nothing yet."""
+        """Create a trace of the programs in `directory`, which is removed with it; load nothing yet.
+
+        `initial` are the initial values of its states.
+        """
         self.description, self.store = description, store
         self.engine = get_backend(description.backend)
-        self.state, self.kernel, self.preprocessor = state, kernel, preprocessor
-        self.any_batch = False
+        self.kernel, self.preprocessor = kernel, preprocessor
+        self.state: StateBuffer | None = None
+        if description.aliases:
+            make_views = None if preprocessor is None else preprocessor.function
+            self.state = StateBuffer(initial, state_shapes(description), make_views)
         self.core: int | None = None
         self._directory = directory
         self._calling = threading.Lock()
@@ -107,7 +113,6 @@ class Traced:
         """
         description = replace(
             self.description,
-            any_batch=self.any_batch,
             kernel=None if self.kernel is None else self.kernel.serialize(),
             preprocessor=None if self.preprocessor is None else self.preprocessor.serialize(),
         )
@@ -136,7 +141,7 @@ class Traced:
         if not self.is_loaded:
             self.reload()
         with self._calling, torch.no_grad(), self._placed():
-            if self.any_batch:
+            if self.description.any_batch:
                 run = partial(self._call_program, 0)
                 outputs = run_in_batches(run, self.description.programs[0].signature, tensors)
                 self._check_longest(0, tensors)
@@ -268,13 +273,9 @@ def load(path: str | Path) -> Traced:
         (root / name).unlink()
     kernel = None if description.kernel is None else restore_function(description.kernel)
     preprocessor = None if description.preprocessor is None else restore_function(description.preprocessor)
-    state = None
     _check_complete(description, store, states)
-    if description.aliases:
-        initial = tuple(states[str(index)] for index in range(len(description.aliases)))
-        state = StateBuffer(initial, state_shapes(description), None if preprocessor is None else preprocessor.function)
-    traced = Traced(description, directory, store, state, kernel, preprocessor)
-    traced.any_batch = description.any_batch
+    initial = tuple(states[str(index)] for index in range(len(description.aliases)))
+    traced = Traced(description, directory, store, initial, kernel, preprocessor)
     traced.reload()
     return traced
 
@@ -329,5 +330,5 @@ def dynamic_batch(traced: Traced) -> Traced:
         )
     if traced.description.no_batch is not None:
         raise ValueError(f"dynamic_batch: {traced.description.no_batch}")
-    traced.any_batch = True
+    traced.description = replace(traced.description, any_batch=True)
     return traced
