@@ -21,8 +21,8 @@ StatePreprocessor = Callable[[list[list[list[int]]], list[torch.Tensor], torch.T
 
 def resolve_aliases(
     aliases: Mapping[Any, int] | None, func: Function, example: Sequence[torch.Tensor]
-) -> tuple[list[str], list[tuple[int, int]]]:
-    """Return the buffers and parameters that become inputs, and (input, output) of each state.
+) -> tuple[dict[str, torch.Tensor], list[tuple[int, int]]]:
+    """Return the buffers and parameters that become inputs, by name, and (input, output) of each state.
 
     A state is given by its index among the example's tensors, by that tensor itself, or by a buffer or parameter of the
     module. Buffers and parameters become inputs after those of the example.
@@ -31,7 +31,7 @@ def resolve_aliases(
     """
     module = func if isinstance(func, torch.nn.Module) else torch.nn.Module()
     own = [*module.named_buffers(), *module.named_parameters()]
-    held: list[str] = []
+    held: dict[str, torch.Tensor] = {}
     pairs: list[tuple[int, int]] = []
     for state, output in (aliases or {}).items():
         index = _example_index(state, example)
@@ -44,7 +44,7 @@ def resolve_aliases(
                     f"{len(example) - 1}), nor that tensor itself, nor a buffer or parameter of the module"
                 )
             index = len(example) + len(held)
-            held.append(name)
+            held[name] = state
         if type(output) is not int:
             raise ValueError(f"input_output_aliases: expected the index of an output, got {output!r}")
         pairs.append((index, output))

@@ -129,10 +129,8 @@ def export_with_states(func: Function, example_inputs: Any, states: Mapping[Any,
     """Export a function with its states, which are the `input_output_aliases` of `trace`."""
     example = [leaf for leaf in pytree.tree_leaves(example_inputs) if isinstance(leaf, torch.Tensor)]
     held, aliases = resolve_aliases(states, func, example)
-    exported = export_function(func, example_inputs, held)
-    module = func if isinstance(func, torch.nn.Module) else torch.nn.Module()
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    tensors = [*example, *(own[name] for name in held)]
+    exported = export_function(func, example_inputs, list(held))
+    tensors = [*example, *held.values()]
     initial = tuple(tensors[index].detach().clone() for index, _ in aliases)
     return replace(exported, aliases=aliases, initial=initial)
 
