@@ -8,7 +8,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -359,10 +359,8 @@ def watched_lookups(model: nn.Module, given: Mapping[str, torch.Tensor]) -> Iter
         if name is not None and isinstance(module, nn.Embedding):
             found[name] = min(module, found.get(name, module), key=lambda embedding: embedding.num_embeddings)
 
-    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    handles = [module.register_forward_pre_hook(watch) for module in embeddings]
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                hooks.enter_context(module.register_forward_pre_hook(watch))
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()
