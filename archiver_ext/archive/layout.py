@@ -29,12 +29,12 @@ def variant_directory(backend: str, role: ProgramRole, bucket: Bucket | None) ->
 
 
 def programs_to_compile(
-    engine: Backend, roles: Sequence[ProgramRole], grid: BucketGrid
-) -> Iterator[tuple[ProgramRole, Bucket | None]]:
-    """List every role in every bucket, or once for an engine that takes every shape."""
+    engine: Backend, roles: Iterable[ProgramRole], grid: BucketGrid
+) -> Iterator[tuple[ProgramRole, Bucket | None, str]]:
+    """List every role in every bucket, or once for an engine that takes every shape, with the variant's directory."""
     for role in roles:
         for bucket in [None] if engine.polymorphic else role_buckets(role, grid):
-            yield role, bucket
+            yield role, bucket, variant_directory(engine.name, role, bucket)
 
 
 def package_directory() -> Path:

@@ -16,7 +16,7 @@ from ...backends.exported_program import save_program, specialize
 from ...backends.interface import DEFAULTS, Backend, CompileSettings, precision_of
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.partitioning.partition import PartitionError, partition
-from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
+from ...bucketing.shapes import BucketGrid, ProgramRole, role_buckets
 from ...config.partitioner import PartitionerBlock, TraceArguments
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
@@ -46,9 +46,9 @@ class CandidateCompiler:
         if options is None:
             return candidate
         options = options.model_copy(update={"trace_kwargs": None})  # they are among the compiler's settings
-        parts = candidate.program.parts
-        examples = {role: (program, role_buckets(role, self.config.grid)[0]) for role, program in parts.items()}
-        return replace(candidate, engine=_with_cpu_fallback(engine, examples, options))
+        parts, grid = candidate.program.parts, self.config.grid
+        fixed = [specialize(program, role_buckets(role, grid)[0]) for role, program in parts.items()]
+        return replace(candidate, engine=_with_cpu_fallback(engine, fixed, options))
 
     def plain_candidate(self, engine: Backend) -> Candidate:
         """Pair an engine with its programs."""
@@ -107,19 +107,13 @@ class CandidateCompiler:
         )
 
 
-def _with_cpu_fallback(
-    engine: Backend, programs: Mapping[ProgramRole, tuple[ExportedProgram, Bucket]], config: PartitionerBlock
-) -> Backend:
+def _with_cpu_fallback(engine: Backend, programs: Sequence[ExportedProgram], config: PartitionerBlock) -> Backend:
     """Return the engine if it supports every operator of every program, else a partitioned one.
-
-    Each program is examined in the bucket beside it.
 
     Raises `PackagingError`: the segments violate the limits of `config`.
     """
     with refusing(PartitionError, "neuron_lstm.partitioner_config."):
-        divided = [
-            partition(specialize(*pair), lambda node: not engine.refusal(node), config) for pair in programs.values()
-        ]
+        divided = [partition(program, lambda node: not engine.refusal(node), config) for program in programs]
     is_whole = all(segment.place == "device" for program in divided for segment in program.segments)
     return engine if is_whole else PartitionedBackend(engine, config)
 
@@ -147,8 +141,7 @@ def compile_jobs(
             replace(settings, precision=precision, workdir=None if workdir is None else workdir / directory),
             engine.config if isinstance(engine, PartitionedBackend) else None,
         )
-        for role, bucket in layout.programs_to_compile(engine, tuple(programs), grid)
-        for directory in [layout.variant_directory(engine.name, role, bucket)]
+        for role, bucket, directory in layout.programs_to_compile(engine, programs, grid)
     ]
 
 

@@ -77,8 +77,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         ),
         variants=tuple(
             Variant(role, bucket, directory, candidate.device_engine.estimate_us(build.tree / directory))
-            for role, bucket in layout.programs_to_compile(engine, tuple(program.parts), config.grid)
-            for directory in [layout.variant_directory(engine.name, role, bucket)]
+            for role, bucket, directory in layout.programs_to_compile(engine, program.parts, config.grid)
         ),
         checks=(),
         costs=(),
