@@ -50,10 +50,8 @@ class Trials:
     """Engines that compiled the model and then failed."""
     refused: list[RejectedEngine] = field(default_factory=list)
     """Engines that did not compile the model."""
-    differing: int = 0
-    """Engines that differ from the model by more than the tolerance."""
-    on_padding: bool = False
-    """Whether the programs failed on padding, which no engine can mend."""
+    wrong: list[ToleranceExceeded | FailsOnPadding] = field(default_factory=list)
+    """Errors of engines that differ from the model, or fail on padding, which no engine can mend."""
 
     def run(self, candidates: Sequence[Candidate]) -> tuple[CandidateResult, ...]:
         """Evaluate each candidate. Under `auto` an engine that fails is rejected; otherwise packaging fails.
@@ -70,9 +68,9 @@ class Trials:
             self._try_all([self.compiler.plain_candidate(engine) for engine in engines])
         if not self.evaluated:
             reasons = "\n".join(rejection.reason for rejection in self.rejected)
-            if self.on_padding:
+            if any(isinstance(error, FailsOnPadding) for error in self.wrong):
                 raise LoweringError(reasons)
-            raise AllDiffer(reasons) if self.differing == len(self.rejected) else PackagingError(reasons)
+            raise AllDiffer(reasons) if len(self.wrong) == len(self.rejected) else PackagingError(reasons)
         return compare(self.evaluated)
 
     @property
@@ -101,8 +99,7 @@ class Trials:
                 self.evaluated.append(evaluate_engine(self.build, candidate, programs, self.cases, report))
         except (ToleranceExceeded, FailsOnPadding) as error:
             self.failed.append(RejectedEngine(name, str(error)))
-            self.differing += isinstance(error, ToleranceExceeded)
-            self.on_padding = self.on_padding or isinstance(error, FailsOnPadding)
+            self.wrong.append(error)
         except ManifestError:
             raise  # this package wrote what it cannot read: the engine is not at fault
         except Exception as error:

@@ -119,7 +119,6 @@ class ToleranceExceeded(PackagingError):
     """An engine differs from the model in eager mode by more than the tolerance."""
 
     def __init__(self, backend: str, results: Sequence[VerificationResult], tolerance: Tolerance) -> None:
-        self.backend = backend
         failed = [result for result in results if not result.passed]
         lines = "\n".join(_table_row(result) for result in results)
         super().__init__(
