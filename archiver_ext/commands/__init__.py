@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...config.diagnostics import printable
+from ...inference.errors import ArchiveError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,8 +70,6 @@ def check_output(output: Path, given: Path, what: str, option: str = "-o") -> No
 
     Raises `ArchiveError`: both are the same file; `what` says which.
     """
-    from ...inference.errors import ArchiveError
-
     if output.exists() and given.exists() and output.samefile(given):
         raise ArchiveError(f"{output} is {what}: give another file with {option}")
 

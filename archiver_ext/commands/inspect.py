@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...inference.errors import ArchiveError, NamelessArchiveError
 from ..report_parts import busy_line, cost_lines, cpu_operators, machine, make_table, one_line, print_lines, software
 from . import Commands, add_archive, show
 
@@ -39,7 +40,6 @@ def add_to(commands: Commands) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    from ...inference.errors import ArchiveError
     from ...inference.reader import ArchiveReader
 
     reader = ArchiveReader(options.archive)
@@ -73,8 +73,6 @@ def _shown(text: str) -> str:
 
 def _called(reader: ArchiveReader) -> str:
     """The name and the version by which a server knows the model."""
-    from ...inference.errors import NamelessArchiveError
-
     try:
         name = reader.model_name()
     except NamelessArchiveError:
