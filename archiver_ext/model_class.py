@@ -120,12 +120,9 @@ def _uses(statement: ast.stmt, served: Mapping[str, bool]) -> Iterator[tuple[str
         yield statement.name, bases | _names([*statement.body, *statement.keywords, *statement.decorator_list])
     elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         yield statement.name, _names([statement])
-    elif isinstance(statement, ast.Assign):
-        for target in statement.targets:
-            if isinstance(target, ast.Name):
-                yield target.id, _names([statement.value])
-    elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
-        yield statement.target.id, _names([statement.value])
+    elif isinstance(statement, ast.Assign | ast.AnnAssign) and (value := statement.value):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        yield from ((target.id, _names([value])) for target in targets if isinstance(target, ast.Name))
 
 
 def _names(nodes: Iterable[ast.AST]) -> set[str]:

@@ -97,9 +97,7 @@ def _lowered_class(cls: Any) -> Any:
         "forward": torch.compiler.disable(forward, recursive=False),
         "__reduce_ex__": reduce,
         "__copy__": shallow_copy,
-        "__doc__": cls.__doc__,
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
+        **{name: getattr(cls, name) for name in ("__doc__", "__module__", "__qualname__")},
         _ORIGINAL: cls,
     }
     return type(cls)(cls.__name__, (cls,), members)

@@ -40,10 +40,8 @@ def write_list(tree: Path, stock_manifest: str | None = None) -> None:
     Raises `PackagingError`: a name cannot be in the list.
     """
     digests = {**digest_files(tree), FILE_NAME: sha256_of(tree / FILE_NAME)}
-    if stock_manifest is not None:
-        digests[STOCK_MANIFEST] = hashlib.sha256(stock_manifest.encode()).hexdigest()
-    else:
-        digests[STOCK_MANIFEST] = sha256_of(tree / STOCK_MANIFEST)
+    stock = (tree / STOCK_MANIFEST).read_bytes() if stock_manifest is None else stock_manifest.encode()
+    digests[STOCK_MANIFEST] = hashlib.sha256(stock).hexdigest()
     (tree / LIST).write_bytes(list_text(list_body(digests)))
 
 

@@ -79,9 +79,8 @@ def _tune(options: argparse.Namespace) -> None:
         print_json({**proposal.to_json(), "engine": target.engine.engine, "notes": list(target.notes())})
     else:
         print_proposal(proposal, target, Console())
-    is_new = target.engine.lengths_matter or proposal.proposed.lengths != target.lengths
-    if not options.json and is_new:
-        sys.stdout.write(f"neuron_lstm:\n  buckets:\n    length: {list(proposal.proposed.lengths)}\n")
+        if target.engine.lengths_matter or proposal.proposed.lengths != target.lengths:
+            sys.stdout.write(f"neuron_lstm:\n  buckets:\n    length: {list(proposal.proposed.lengths)}\n")
     for line in (*(f"note: {note}" for note in target.notes()), *_write(options, proposal, target)):
         print_note(line)
 

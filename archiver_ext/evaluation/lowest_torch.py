@@ -97,8 +97,7 @@ class _Table(NamedTuple):
 
 @cache
 def _table() -> _Table:
-    content = json.loads(_TABLE.read_text(encoding="utf-8"))
-    return _Table(content["oldest"], content["newest"], content["operators"])
+    return _Table(**json.loads(_TABLE.read_text(encoding="utf-8")))
 
 
 _VERSION = re.compile(rb"\0(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)(?=\0)")
