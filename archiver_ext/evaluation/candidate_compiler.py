@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from ...backends.compilation.job import CompileFailure, CompileJob, CompileOutcome, CompileResult
 from ...backends.compilation.pool import CompileProcesses, compile_all
 from ...backends.exported_program import save_program, specialize
-from ...backends.interface import DEFAULTS, Backend, CompileSettings, precision_of
+from ...backends.interface import Backend, CompileSettings, precision_of
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.partitioning.partition import PartitionError, partition
 from ...bucketing.shapes import BucketGrid, ProgramRole, role_buckets
@@ -119,11 +119,7 @@ def _with_cpu_fallback(engine: Backend, programs: Sequence[ExportedProgram], con
 
 
 def compile_jobs(
-    engine: Backend,
-    programs: Mapping[ProgramRole, Path],
-    grid: BucketGrid,
-    compiled: Path,
-    settings: CompileSettings = DEFAULTS,
+    engine: Backend, programs: Mapping[ProgramRole, Path], grid: BucketGrid, compiled: Path, settings: CompileSettings
 ) -> list[CompileJob]:
     """List the compile jobs, from files of torch.export.save to folders below `compiled`.
 

@@ -13,7 +13,7 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.candidate_compiler import co
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import measured_totals
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
+from torchserve_neuron_lstm.backends.interface import DEFAULTS, LoadedProgram, Weights
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
@@ -25,7 +25,7 @@ GRID = BucketGrid((1, 4), (8, 16))
 
 def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
     programs = {part: Path(f"{part}.pt2") for part in parts}
-    jobs = compile_jobs(get_backend(backend), programs, GRID, Path("work"))
+    jobs = compile_jobs(get_backend(backend), programs, GRID, Path("work"), DEFAULTS)
     assert all(job.program == programs[job.part] for job in jobs)
     return {str(job.directory): str(job) for job in jobs}
 
