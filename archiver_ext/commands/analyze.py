@@ -121,9 +121,8 @@ def _overview(analyses: Sequence[Analysis]) -> Table:
 def _unsupported(analyses: Sequence[Analysis]) -> Table:
     """One row for each operator on each line of the model, with its number of occurrences."""
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table("backend", highlight=False)
+    table = make_table("backend", numbers=())
     table.add_column("operator", overflow="fold")
     table.add_column("count", justify="right")
     table.add_column("in the model", overflow="fold")
