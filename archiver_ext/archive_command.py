@@ -1,7 +1,4 @@
-"""Guarded run of a command in this process, and the archive command on top of it.
-
-Exit codes: 0 done; 1 refused or failed, with one message on standard error; 128 + n ended by signal n.
-"""
+"""Guarded run of a command in this process, with the exit codes of `cli.py`, and the archive command on top of it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Archive = Callable[[Any, str], int]
 
 
 def install() -> None:
-    """Wrap the archiver when it is imported, or now if it already is. Idempotent.
+    """Wrap the archiver when it is imported, or now if it already is.
 
     Idempotent, because a virtual environment can run a `.pth` file twice.
     """

@@ -88,10 +88,7 @@ def _takes_tuple(parameter: inspect.Parameter) -> bool:
 
 
 def serve_method(model: torch.nn.Module, name: str, *, batched: bool = True) -> None:
-    """Let a call of the model run its method of this name, which may itself call forward() or the model.
-
-    The signature of `model.forward` is then the method's. If it is not `batched`, it gets the tensors of a batch of one
-    request without their first dimension, and its outputs get one.
+    """Let a call of the model run its method of this name, as `run_method` does.
 
     Raises `PackagingError`: the class has no such method.
     """
