@@ -178,8 +178,7 @@ def _refuse_mutation(program: torch.export.ExportedProgram) -> None:
     """Refuse changes in place: a program cannot reach the tensors that the function would change."""
     with quiet():
         signature = program.run_decompositions({}).graph_signature
-    changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
-    if changed:
+    if changed := [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]:
         raise LoweringError(
             f"the function changes {', '.join(map(repr, changed))} in place: return the new value instead, and name it "
             "in input_output_aliases if the next call needs it"

@@ -49,14 +49,12 @@ def check_collisions(tree: Path, given: Iterable[str]) -> None:
 
     Raises `PackagingError`: names each of them.
     """
-    taken = [name for name in _OURS if (tree / name).exists()]
-    if taken:
+    if taken := [name for name in _OURS if (tree / name).exists()]:
         raise PackagingError(
             f"--extra-files: {', '.join(taken)} would replace a file that the handler neuron_lstm puts into the "
             f"archive; give it another name"
         )
-    overwritten = [path for path in given if not filecmp.cmp(path, tree / Path(path).name, shallow=False)]
-    if overwritten:
+    if overwritten := [path for path in given if not filecmp.cmp(path, tree / Path(path).name, shallow=False)]:
         raise PackagingError(
             f"{', '.join(overwritten)}: another file of that name is given as well, and an archive has all files in "
             f"one folder; give one of them another name"

@@ -228,11 +228,9 @@ def _input_notes(spec: TensorSpec, found: InferredInputs) -> Iterator[str]:
     elif found.refusal is not None:
         yield "a guess"
     if spec.vocabulary is not None:
-        ids = (
-            "ids from 0"
-            if spec.value_range is None
-            else "0 is padding (a request with it is refused if the model counts by it), ids from 1"
-        )
+        ids = "ids from 0"
+        if spec.value_range is not None:
+            ids = "0 is padding (a request with it is refused if the model counts by it), ids from 1"
         yield f"{ids} to {spec.vocabulary - 1}"
     if spec.dtype == "int64" and len(spec.shape) > 2:
         yield f"{spec.shape[-1]} is a guess: write the number that requests have"

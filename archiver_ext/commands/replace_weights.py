@@ -130,8 +130,7 @@ def _read_new_weights(old: Path, new: Path) -> FoundWeights:
 
     known = read_weights(old)
     given = find_weights(new, known)
-    found = refit_mismatches(known, given.weights)
-    if found:
+    if found := refit_mismatches(known, given.weights):
         raise PackagingError(
             f"{new.name}{given.key} cannot replace {old.name} in the archive, because its programs were compiled for "
             f"other weights. Save the same model's state dict, in the same precision; for another model, {_REBUILD}:\n"

@@ -88,13 +88,11 @@ def _by_name(config: ServingConfig) -> Backend:
     elsewhere = config.compiler_python is not None and "compiler_python" in engine.options
     if config.device is not None and not engine.shares_device:
         raise PackagingError(f"neuron_lstm.device: {name} runs on no GPU: leave device out")
-    reason = None if elsewhere else engine.unavailable()
-    if reason is not None:
+    if not elsewhere and (reason := engine.unavailable()) is not None:
         raise PackagingError(f"neuron_lstm.backend: {name} cannot be used here: {reason}")
     if precision not in engine.precisions:
         raise PackagingError(f"neuron_lstm.precision: {_other_precision(engine, precision)}")
-    unsupported = [path for path, option in _given_options(config) if option not in engine.options]
-    if unsupported:
+    if unsupported := [path for path, option in _given_options(config) if option not in engine.options]:
         raise PackagingError(
             "\n".join(
                 f"neuron_lstm.{path}: {name} does not support this option"

@@ -97,8 +97,7 @@ def _check_files(description: OwnModel, model_file: Path, config: ServingConfig)
     if config.codec is None:
         return
     codec = model_file.parent / f"{config.codec.partition(':')[0].replace('.', '/')}.py"
-    shared = sorted(file.name for file in reached_files(model_file) & reached_files(codec))
-    if shared:
+    if shared := sorted(file.name for file in reached_files(model_file) & reached_files(codec)):
         raise PackagingError(
             f"the codec and the model both use {', '.join(shared)}, in two threads: give each files of its own"
         )

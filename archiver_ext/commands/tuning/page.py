@@ -46,8 +46,7 @@ def html_page(proposal: Proposal, target: Target, subject: str) -> str:
 
 def _lead(proposal: Proposal, target: Target) -> Iterator[str]:
     yield f"<p>{escape(summary(proposal))}.</p>"
-    saving = result(proposal)
-    if saving:
+    if saving := result(proposal):
         yield f"<p><strong>{escape(saving)}.</strong></p>"
     for sentence in explanation(target):
         yield f"<p>{escape(sentence)}</p>"
