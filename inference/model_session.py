@@ -86,12 +86,8 @@ class ModelSession:
     ) -> tuple[dict[str, Any], list[tuple[Mapping[str, Any], memoryview]]]:
         """Return the JSON of the response, and the entry and the bytes of each output."""
         content, json_bytes = body
-        response = self._ask(
-            RawRequest(
-                {"body": content} if content else {},
-                {**self._fields(), **more, **({JSON_LENGTH_HEADER: str(json_bytes)} if content else {})},
-            )
-        )
+        length = {JSON_LENGTH_HEADER: str(json_bytes)} if content else {}
+        response = self._ask(RawRequest({"body": content} if content else {}, {**self._fields(), **more, **length}))
         if response.status != 200:
             refusal = json.loads(response.body)
             raise SessionError(refusal["type"], refusal["message"])

@@ -64,12 +64,9 @@ def compile_settings(engine: Backend, options: TraceOptions, part: str = "") -> 
     if options.compiler_workdir is not None:
         workdir = Path(options.compiler_workdir).resolve() / part
         workdir.mkdir(parents=True, exist_ok=True)
-    return CompileSettings(
-        precision=precision_of(engine, "float32"),
-        workdir=workdir,
-        args=options.arguments,
-        python=None if options.compiler_python is None else Path(options.compiler_python),
-    )
+    precision = precision_of(engine, "float32")
+    python = None if options.compiler_python is None else Path(options.compiler_python)
+    return CompileSettings(precision=precision, workdir=workdir, args=options.arguments, python=python)
 
 
 _rotation = count()  # of the traces of this process without a selected core

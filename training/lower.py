@@ -118,7 +118,7 @@ _depth = _Depth()
 class _PatchedVF:
     """`torch._VF` with other functions for packed data."""
 
-    def __init__(self, ours: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, **ours: Callable[..., Any]) -> None:
         for name, function in ours.items():
             setattr(self, name, _in_lowered_models(function, getattr(_VF, name)))
 
@@ -147,14 +147,12 @@ def _is_transformed() -> bool:
 def _table() -> _PatchedVF:
     """Built on first use, because `torch.compiler.disable` loads the compiler."""
     return _PatchedVF(
-        {
-            "_pack_padded_sequence": packing.pack,
-            "_pad_packed_sequence": packing.unpack,
-            "lstm": recurrence.lstm,
-            "gru": recurrence.gru,
-            "rnn_tanh": recurrence.rnn_tanh,
-            "rnn_relu": recurrence.rnn_relu,
-        }
+        _pack_padded_sequence=packing.pack,
+        _pad_packed_sequence=packing.unpack,
+        lstm=recurrence.lstm,
+        gru=recurrence.gru,
+        rnn_tanh=recurrence.rnn_tanh,
+        rnn_relu=recurrence.rnn_relu,
     )
 
 

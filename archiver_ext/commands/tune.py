@@ -38,11 +38,9 @@ def add_to(commands: Commands) -> None:
     command.add_argument("--model", help="the model, for logs with the lengths of several models")
     command.add_argument("--config", type=Path, metavar="YAML", help="the model-config.yaml with the current lengths")
     command.add_argument("--archive", type=Path, metavar="MAR", help="an archive, with its lengths and their costs")
+    count = partial(positive, largest=_MAX_COUNT)
     command.add_argument(
-        "--count",
-        type=partial(positive, largest=_MAX_COUNT),
-        metavar="N",
-        help="number of lengths (default: the current number, or 8)",
+        "--count", type=count, metavar="N", help="number of lengths (default: the current number, or 8)"
     )
     command.add_argument("--longest", type=positive, metavar="N", help="the longest sequence to accept")
     command.add_argument("--picture", type=_picture, metavar="FILE.html", help="write a report with a drawing")

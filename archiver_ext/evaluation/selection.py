@@ -33,6 +33,7 @@ from .evaluate import EvaluatedEngine, compared_batches
 
 MARGIN = 0.15
 """Largest share of an engine's time that the fastest one may save, for both to count as equally fast."""
+_TRY = "neuron_lstm.backend.auto.try"
 
 
 def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[RejectedEngine]]:
@@ -52,24 +53,19 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
     rejected = [RejectedEngine(name, why) for name, why in reasons.items() if why is not None and name not in missing]
     available = [engine for engine in tried if reasons[engine.name] is None] or fallback_engines(config, ())
     if not available:
-        raise PackagingError(
-            "\n".join(
-                f"neuron_lstm.backend.auto.try: {one.backend} cannot be used here: {one.reason}" for one in rejected
-            )
-        )
+        raise PackagingError("\n".join(f"{_TRY}: {one.backend} cannot be used here: {one.reason}" for one in rejected))
     return available, rejected
 
 
 def _to_compare(name: str, config: ServingConfig) -> Backend:
     """An engine that the YAML names for `auto`."""
-    path = "neuron_lstm.backend.auto.try"
-    with refusing(Exception, f"{path}: "):
+    with refusing(Exception, f"{_TRY}: "):
         engine = get_backend(name)
     if precision_of(engine, config.precision) not in (config.precision, "float32"):
-        raise PackagingError(f"{path}: {_other_precision(engine, config.precision)}")
+        raise PackagingError(f"{_TRY}: {_other_precision(engine, config.precision)}")
     if (emulated := engine.simulation()) is not None:
         raise PackagingError(
-            f"{path}: {name} is {emulated}, so its time cannot be compared: leave it out, or write backend: {name}"
+            f"{_TRY}: {name} is {emulated}, so its time cannot be compared: leave it out, or write backend: {name}"
         )
     return engine
 
@@ -93,13 +89,9 @@ def _by_name(config: ServingConfig) -> Backend:
     if precision not in engine.precisions:
         raise PackagingError(f"neuron_lstm.precision: {_other_precision(engine, precision)}")
     if unsupported := [path for path, option in _given_options(config) if option not in engine.options]:
-        raise PackagingError(
-            "\n".join(
-                f"neuron_lstm.{path}: {name} does not support this option"
-                + (f"; it supports {', '.join(engine.options)}" if engine.options else ": leave it out")
-                for path in unsupported
-            )
-        )
+        advice = f"; it supports {', '.join(engine.options)}" if engine.options else ": leave it out"
+        told = (f"neuron_lstm.{path}: {name} does not support this option{advice}" for path in unsupported)
+        raise PackagingError("\n".join(told))
     return engine
 
 

@@ -122,17 +122,9 @@ def _tried(make: MakeProgram, name: str, config: ServingConfig, to_answer: Seque
             _require_same(programs, requests[index], name, config)
         changed = tuple(program.state.changed)  # before hooks are set, which are put back too
         vocabularies = _vocabularies(program, requests, config)
-        return Trial(
-            requests,
-            tuple(first),
-            _batch_dims(program, requests[0], first, config),
-            vocabularies,
-            bool(different),
-            _answers_padding(program, config),
-            rewritten,
-            changed,
-            failure=failure,
-        )
+        dims = _batch_dims(program, requests[0], first, config)
+        padding, draws = _answers_padding(program, config), bool(different)
+        return Trial(requests, tuple(first), dims, vocabularies, draws, padding, rewritten, changed, failure=failure)
 
 
 def _taken(

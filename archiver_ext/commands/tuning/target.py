@@ -131,13 +131,8 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
         raise PackagingError(f"{path}: no input has a time dimension, so there are no lengths to tune")
     if config is None:
         return Target() if manifest is None else _of_archive(manifest)
-    configured = Target(
-        padding_of_config(config),
-        config.grid.lengths,
-        config.grid.batches,
-        config.longest,
-        config.overflow == "truncate",
-    )
+    grid, truncate = config.grid, config.overflow == "truncate"
+    configured = Target(padding_of_config(config), grid.lengths, grid.batches, config.longest, truncate)
     if manifest is None:
         return configured
     packaged = _of_archive(manifest)
@@ -149,11 +144,6 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
 
 
 def _of_archive(manifest: Manifest) -> Target:
-    return Target(
-        padding_of_archive(manifest),
-        manifest.grid.lengths,
-        manifest.grid.batches,
-        manifest.longest,
-        manifest.overflow == "truncate",
-        {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == manifest.kind},
-    )
+    grid, truncate = manifest.grid, manifest.overflow == "truncate"
+    costs = {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == manifest.kind}
+    return Target(padding_of_archive(manifest), grid.lengths, grid.batches, manifest.longest, truncate, costs)
