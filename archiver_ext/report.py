@@ -135,13 +135,8 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
         "threads": None if measurement is None else measurement.threads,
         "spread": None if measurement is None else measurement.spread,
         "programs": [
-            {
-                "part": compiled.job.part,
-                "bucket": compiled.job.bucket,
-                "compile_s": compiled.seconds,
-                "size": compiled.size,
-            }
-            for compiled in trial.compiled
+            {"part": one.job.part, "bucket": one.job.bucket, "compile_s": one.seconds, "size": one.size}
+            for one in trial.compiled
         ],
         "variants": [
             {

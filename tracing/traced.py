@@ -111,11 +111,8 @@ class Traced:
 
         Raises `ValueError`: a bucket kernel or a preprocessor is neither scripted nor importable.
         """
-        description = replace(
-            self.description,
-            kernel=None if self.kernel is None else self.kernel.serialize(),
-            preprocessor=None if self.preprocessor is None else self.preprocessor.serialize(),
-        )
+        kernel, preprocessor = (None if one is None else one.serialize() for one in (self.kernel, self.preprocessor))
+        description = replace(self.description, kernel=kernel, preprocessor=preprocessor)
         states = {} if self.state is None else {str(index): tensor for index, tensor in enumerate(self.state.initial)}
         tensors = {_WEIGHTS: dict(self.store), _STATE: states}
         with tempfile.TemporaryDirectory(prefix="traced-", dir=Path(path).resolve().parent) as scratch:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from statistics import median
 
 import torch
@@ -150,13 +150,10 @@ def _strategies(
     archive: LoadedArchive, drawn: Sequence[Sequence[Request]], batches: Sequence[Sequence[int]]
 ) -> dict[str, Iterator[PlannedBatch]]:
     pairs = list(zip(drawn, batches, strict=True))
+    single = zip(chain(*drawn), chain(*batches), strict=True)
     return {
         SERVED: (PlannedBatch(requests, lengths, archive.plan) for requests, lengths in pairs),
-        ALONE: (
-            PlannedBatch([request], [length], archive.plan)
-            for requests, lengths in pairs
-            for request, length in zip(requests, lengths, strict=True)
-        ),
+        ALONE: (PlannedBatch([request], [length], archive.plan) for request, length in single),
         PADDED: (step for requests, lengths in pairs for step in _padded(archive, requests, lengths)),
     }
 

@@ -51,12 +51,11 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     engine, program, config = candidate.engine, candidate.program, build.config
     split = program.chunked
     weights = [] if build.weights is None else [sha256_of(build.tree / build.weights)]
+    needs = (RequiredPackage(need.distribution, need.module, need.version) for need in _requirements(build, candidate))
+    own_model = next((use.model for use in (build.shadow, build.short) if use is not None), None)
     return Manifest(
         backend=engine.name,
-        requires=tuple(
-            RequiredPackage(need.distribution, need.module, need.version) for need in _requirements(build, candidate)
-        )
-        + imported_by(build.tree, next((use.model for use in (build.shadow, build.short) if use is not None), None)),
+        requires=(*needs, *imported_by(build.tree, own_model)),
         host={**engine.host(), **symbol_versions(_programs(build, candidate).rglob("*.so"))},
         inputs=program.inputs,
         takes_lengths=program.takes_lengths,

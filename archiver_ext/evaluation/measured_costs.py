@@ -52,23 +52,16 @@ def measure_costs(
     padded: dict[Bucket, float] = {}
     for key, times in turns.items():
         (padded if key.padded else costs.setdefault(key.part, {}))[key.bucket] = min(times)
-    return MeasuredCosts(
-        {part: monotonic(of_part) for part, of_part in costs.items()},
-        monotonic(padded) if padded else {},
-        CostMeasurement(variants.threads, round(spread(turns), 3), device_of(manifest)),
-    )
+    measurement = CostMeasurement(variants.threads, round(spread(turns), 3), device_of(manifest))
+    of_parts = {part: monotonic(of_part) for part, of_part in costs.items()}
+    return MeasuredCosts(of_parts, monotonic(padded) if padded else {}, measurement)
 
 
 def with_costs(manifest: Manifest, measured: MeasuredCosts) -> Manifest:
     """Replace the milliseconds of the programs and of padding, and how they were measured."""
-    return replace(
-        manifest,
-        costs=tuple(
-            MeasuredCost(role, bucket, ms) for role, own in measured.costs.items() for bucket, ms in own.items()
-        ),
-        padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in measured.padding.items()),
-        measurement=measured.measurement,
-    )
+    costs = (MeasuredCost(role, bucket, ms) for role, own in measured.costs.items() for bucket, ms in own.items())
+    padding = (MeasuredCost("sequence", bucket, ms) for bucket, ms in measured.padding.items())
+    return replace(manifest, costs=tuple(costs), padding_costs=tuple(padding), measurement=measured.measurement)
 
 
 def monotonic(costs: Mapping[Bucket, float]) -> dict[Bucket, float]:

@@ -136,12 +136,8 @@ def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
     target = build.tree / layout.PROGRAMS / engine.name
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)
-    streaming = build.config.streaming
-    files = carried_files(
-        engine.name,
-        cpu_segments=any(target.rglob(SEGMENTS)),
-        store=None if streaming is None else streaming.store,
-        own_model=build.short is not None,
-        shadow=build.shadow is not None,
-    )
+    streaming, is_divided = build.config.streaming, any(target.rglob(SEGMENTS))
+    store = None if streaming is None else streaming.store
+    own_model, shadow = build.short is not None, build.shadow is not None
+    files = carried_files(engine.name, cpu_segments=is_divided, store=store, own_model=own_model, shadow=shadow)
     layout.copy_serving_files(build.tree, files)
