@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..config.diagnostics import printable
-from ..inference.errors import ArchiveError
+from .errors import refusing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,8 +124,7 @@ def cpu_operators(manifest: Manifest, reader: ArchiveReader) -> list[str]:
 
 
 def _on_cpu(name: str, content: bytes, reader: ArchiveReader) -> list[str]:
-    try:
+    damaged = f"{reader.path} is damaged: {name} is not a list of segments"
+    with refusing((ValueError, KeyError, TypeError, RecursionError), f"{damaged} (", ")"):
         segments = json.loads(content)["segments"]
         return [operator for segment in segments if segment["place"] == "cpu" for operator in segment["operators"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArchiveError(f"{reader.path} is damaged: {name} is not a list of segments ({error})") from error

@@ -26,9 +26,8 @@ def build_model(model_file: Path, config: ModelArguments, tell: Tell = tell_noth
 
     Raises `PackagingError`: the file and the arguments make no such model.
     """
-    return construct(
-        load_class(model_file, config.class_name, tell), config.args, config.method, batched=config.batched
-    )
+    model_class = load_class(model_file, config.class_name, tell)
+    return construct(model_class, config.args, config.method, batched=config.batched)
 
 
 def construct(

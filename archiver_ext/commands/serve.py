@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ...inference.errors import ArchiveError
+from ..errors import refusing
 from . import Commands, positive, print_line, print_log
 
 _LAST_PORT = 65_531  # four more ports follow it
@@ -70,9 +71,8 @@ def _run(options: argparse.Namespace) -> None:
     from ...hosts.torchserve.command import serve_archives, write_files
     from ...hosts.torchserve.properties import ServeOptions
 
-    given = ServeOptions(
-        options.archives, options.host, options.port, not options.disable_token_auth, dict(options.set)
-    )
+    tokens, overrides = not options.disable_token_auth, dict(options.set)
+    given = ServeOptions(options.archives, options.host, options.port, tokens, overrides)
     if options.print_config is not None:
         print_line(write_files(given, options.print_config))
     else:
@@ -111,9 +111,7 @@ def _serve_ray(options: argparse.Namespace) -> None:
         raise ArchiveError(
             f"--max-replicas: expected {options.replicas} (--replicas) or more, got {options.max_replicas}"
         )
-    try:
+    with refusing(ImportError):
         from ...hosts.ray_serve.command import RaySettings, serve_archives
-    except ImportError as error:
-        raise ArchiveError(str(error)) from error
     given = {field.name: getattr(options, field.name) for field in fields(RaySettings)}
     serve_archives(RaySettings(**given), print_line)

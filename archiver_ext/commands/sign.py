@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from ...config.file_errors import describe_cause
-from ..errors import PackagingError
+from ..errors import PackagingError, refusing
 from . import Commands, add_archive_output, check_output, print_line
 
 
@@ -64,13 +64,10 @@ def sign(archive: Path, key_file: Path, destination: Path) -> None:
 
 
 def _signature(key_file: Path, content: bytes) -> bytes:
-    try:
+    needed = "signing needs the package cryptography: pip install 'torchserve-neuron-lstm[sign]'"
+    with refusing(ImportError, f"{needed} (", ")"):
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    except ImportError as error:
-        raise PackagingError(
-            f"signing needs the package cryptography: pip install 'torchserve-neuron-lstm[sign]' ({error})"
-        ) from error
     try:
         if key_file.stat().st_mode & 0o077:
             raise PackagingError(f"the private key {key_file} can be read by other users: chmod 600 {key_file}")

@@ -61,9 +61,8 @@ class CandidateResult:
     @property
     def milliseconds(self) -> CostModel:
         """Calls of the program over time, measured or interpolated."""
-        return CostModel(
-            {cost.bucket: cost.milliseconds for cost in self.manifest.costs if cost.part == self.manifest.kind}
-        )
+        kind, costs = self.manifest.kind, self.manifest.costs
+        return CostModel({cost.bucket: cost.milliseconds for cost in costs if cost.part == kind})
 
     @property
     def padding(self) -> CostModel | None:
