@@ -152,7 +152,6 @@ class _Packaging:
         return package_own_model(self._build_input(), model, self._model_file, refusal, tuple(notes))
 
     def _scripted(self, file: Path) -> OwnModelResult:
-        """Let a TorchScript program answer by itself."""
         refusal = LoweringError(
             f"{file.name} is a TorchScript program, whose code cannot be traced: give the class as --model-file, and "
             "its state dict as --serialized-file, to lower it"
@@ -308,7 +307,6 @@ def check_bucket_selector(config: ServingConfig, directory: Path) -> None:
 
 
 def _extra_file(key: str, reference: str, directory: Path) -> Path:
-    """Return the file that a reference of the YAML's `key` is in."""
     file = directory.joinpath(*reference.partition(":")[0].split(".")).with_suffix(".py")
     if not file.is_file():
         named = f"neuron_lstm.{key}: {reference}"

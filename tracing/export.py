@@ -153,7 +153,6 @@ def _names(forward: Function, in_tree: pytree.TreeSpec, count: int, held: Sequen
 
 @contextmanager
 def _substituted(module: torch.nn.Module, held: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Replace some buffers or parameters by other tensors."""
     with ExitStack() as stack:
         for path, tensor in held.items():
             parent, _, name = path.rpartition(".")

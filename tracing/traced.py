@@ -167,7 +167,6 @@ class Traced:
         return [tensor.detach() for tensor in tensors]
 
     def _run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run the program of the bucket on the caller's tensors and the state."""
         bucket, inputs = 0, list(tensors)
         if self.kernel is not None:
             states = {index for index, _ in self.description.aliases}

@@ -118,10 +118,7 @@ def _stack(
     train: bool,
     bidirectional: bool,
 ) -> tuple[Tensor, ...]:
-    """Compute all layers and directions.
-
-    Returns packed y[N, D*H], and the states [L*D, B, H] after each row's own last step.
-    """
+    """Compute all layers and directions: packed y[N, D*H], the states [L*D, B, H] after each row's own last step."""
     directions = 2 if bidirectional else 1
     layout = packed_layout(batch_sizes)
     size = len(weights) // (layers * directions)
@@ -158,10 +155,7 @@ def _backward(
 def _forward(
     cell: _Cell, data: Tensor, layout: PackedLayout, states: Tensors, weights: Tensors, bias: bool
 ) -> tuple[Tensor, Tensors]:
-    """Compute one layer in one direction.
-
-    Returns packed y[N, H], and the states [B, H] after each row's own last step.
-    """
+    """Compute one layer in one direction: packed y[N, H], the states [B, H] after each row's own last step."""
     segments = _segments(layout, weights)
     masking = weights if layout.uniform or not cell.is_masked else _with_mask_column(cell, weights)
     outputs, ended = [], []
@@ -193,10 +187,7 @@ def _segments(layout: PackedLayout, weights: Tensors) -> list[TimeSegment]:
 def _ragged(
     cell: _Cell, part: Tensor, segment: TimeSegment, layout: PackedLayout, states: Tensors, weights: Tensors, bias: bool
 ) -> tuple[Tensor, Tensors]:
-    """Compute a segment in which rows end.
-
-    Returns packed y, and the states [rows, H] after each row's last step in it.
-    """
+    """Compute a segment in which rows end: packed y, the states [rows, H] after each row's last step in it."""
     indices, ends = layout.segment_indices(segment, part.device)
     size = segment.timesteps * segment.rows
     if cell.is_masked:

@@ -46,7 +46,6 @@ def _analyze(options: argparse.Namespace) -> None:
 
 
 def _lower(options: argparse.Namespace) -> tuple[LoweredModel, ServingConfig]:
-    """Lower the user's model; without a serialized file it has freshly initialised weights."""
     from ...config.load import load_config
     from ...lowering import lower
     from ..checkpoint import load_state_dict

@@ -69,7 +69,6 @@ def _verify_config(options: argparse.Namespace) -> None:
 
 
 def _unknown_engines(text: str, source: str) -> Iterator[Diagnostic]:
-    """Report the backends that nothing installed here provides."""
     from ...backends.registry import backend_names, unknown_backend
     from ...config.diagnostics import Diagnostic, format_path
     from ...config.engine_choice import AUTO

@@ -91,7 +91,6 @@ class Trials:
             self._evaluate(candidate, programs)
 
     def _evaluate(self, candidate: Candidate, programs: Sequence[CompileResult]) -> None:
-        """Evaluate an engine while its programs are in the tree."""
         name, work = candidate.backend, self.compiler.work
         install_engine(self.build, candidate.engine, work)
         try:

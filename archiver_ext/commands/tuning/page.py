@@ -1,7 +1,4 @@
-"""Page of a proposal: one HTML file without scripts.
-
-The drawing is inline SVG, and every number is in a table as well.
-"""
+"""Page of a proposal: one HTML file without scripts. The drawing is inline SVG, every number is in a table too."""
 
 from __future__ import annotations
 
