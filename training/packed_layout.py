@@ -130,10 +130,9 @@ class PackedLayout:
         self, name: Hashable, device: torch.device, compute: Callable[[torch.device], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         """Return indices on a device, computed once: there, or on the host for few timesteps of a GPU."""
-        on_host = device.type != "cpu" and self.count <= _HOST_TIMESTEPS
-        return self._once(
-            (name, device), lambda: _copied_together(compute(_CPU), device) if on_host else compute(device)
-        )
+        if device.type != "cpu" and self.count <= _HOST_TIMESTEPS:
+            return self._once((name, device), lambda: _copied_together(compute(_CPU), device))
+        return self._once((name, device), lambda: compute(device))
 
     def _counts(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """`active`, int64[T], the first element of each step, int64[T], and the lengths, int64[B], on a device."""

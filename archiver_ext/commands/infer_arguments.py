@@ -161,11 +161,7 @@ _MOST_VALUES = 100
 
 
 class _NoValue(AttributeError, KeyError):
-    """A value that a configuration object lacks, with its name after that of the argument."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.missing = name
+    """A value that a configuration object lacks; its only argument is the name, after that of the object."""
 
 
 def _options_read(model_class: type[nn.Module], given: Mapping[str, Any], required: Sequence[str]) -> list[str]:
@@ -197,7 +193,7 @@ def _missing_value(model_class: type[nn.Module], known: Mapping[str, Any], probe
         with torch.device("meta"):
             model_class(**arguments, **probes)
     except _NoValue as error:
-        return error.missing
+        return str(error.args[0])
     except Exception:  # noqa: BLE001 - the user's code, which may fail on any value
         return None
     return None

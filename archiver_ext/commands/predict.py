@@ -58,8 +58,7 @@ def _answer(model: OpenArchive, requests: BinaryIO, answers: BinaryIO, files: Ex
     """Answer every line. Returns the number of refused lines, the first one, and the number of all lines."""
     report = files.enter_context(_progress(requests))
     lines = refused = first = 0
-    for answer in model.answer_lines(requests):
-        lines += 1
+    for lines, answer in enumerate(model.answer_lines(requests), 1):
         if answer.is_refusal:
             refused += 1
             first = first or lines
