@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.interface import LoadedProgram, LoadError
+from ..backends.interface import LoadedProgram, LoadError, Weights
 from ..backends.registry import get_backend
 from ..backends.safetensors_file import WeightsError
 from ..backends.signature import Signature, WrongInput
@@ -49,7 +49,7 @@ class Traced:
         self,
         description: TraceDescription,
         directory: TempDirectory,
-        store: Mapping[str, torch.Tensor],
+        store: Weights,
         initial: tuple[torch.Tensor, ...] = (),
         kernel: FactoryFunction | None = None,
         preprocessor: FactoryFunction | None = None,
@@ -282,9 +282,7 @@ def state_shapes(description: TraceDescription) -> list[list[list[int]]]:
     return [[[int(size) for size in own[index].shape] for index, _ in description.aliases] for own in kinds]
 
 
-def _check_complete(
-    description: TraceDescription, store: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]
-) -> None:
+def _check_complete(description: TraceDescription, store: Weights, states: Mapping[str, torch.Tensor]) -> None:
     missing = {key for program in description.programs for key in program.weight_keys.values()} - set(store)
     missing |= {f"{_STATE}/{index}" for index in range(len(description.aliases)) if str(index) not in states}
     if missing:
