@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....bucketing.bucket_lengths import (
-    Histogram,
-    PaddingStats,
-    clip_histogram,
-    mean_cost,
-    optimal_lengths,
-    padding_stats,
-)
+from ....bucketing.bucket_lengths import Histogram, clip_histogram, mean_cost, optimal_lengths, padding_stats
 from ...report_parts import make_table, print_lines
 from .target import Target, TimePadding
 
@@ -40,13 +33,8 @@ class GridEvaluation:
     """Number of sequences that are too long; the other figures exclude them."""
     milliseconds: float | None
     """Mean milliseconds of a sequence in a full call; None where no cost is known."""
-
-    @property
-    def ratio(self) -> float | None:
-        """Padding ratio; None where the computed timesteps are not known."""
-        if self.computed is None:
-            return None
-        return PaddingStats(self.useful, self.computed, self.refused).ratio
+    ratio: float | None
+    """Padding ratio; None where the computed timesteps are not known."""
 
     @property
     def counted_up_to(self) -> tuple[int, ...]:
@@ -75,10 +63,11 @@ def evaluate_grid(name: str, lengths: Sequence[int], histogram: Histogram, targe
         held = tuple(sorted({last, *(length for length in seen if length <= last)}))
     stats = padding_stats(seen, held)
     computed: int | None = stats.computed
+    ratio: float | None = stats.ratio
     milliseconds = None if target.cost_of_length is None else mean_cost(seen, held, target.cost_of_length)
     if target.engine.padding == "call":
-        computed = milliseconds = None
-    return GridEvaluation(name, tuple(lengths), last, stats.useful, computed, stats.refused, milliseconds)
+        computed = ratio = milliseconds = None
+    return GridEvaluation(name, tuple(lengths), last, stats.useful, computed, stats.refused, milliseconds, ratio)
 
 
 @dataclass(frozen=True)
