@@ -83,7 +83,7 @@ def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifes
             "costs stay as they were measured while it was packaged"
         )
     with show_progress("measure", console, every_s=2.0) as report:
-        return before, with_costs(before, measure_costs(loaded, report, padding=bool(before.padding_costs)))
+        return before, with_costs(before, *measure_costs(loaded, report, padding=bool(before.padding_costs)))
 
 
 def _ratio(pairs: _Pairs) -> float | None:

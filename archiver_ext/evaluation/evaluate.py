@@ -20,7 +20,7 @@ from ..progress import ProgressCallback
 from .candidate import Candidate, CandidateResult
 from .input_ranges import with_value_ranges
 from .manifest_builder import BuildInput, build_manifest, with_errors
-from .measured_costs import Costs, MeasuredCosts, measure_costs, with_costs
+from .measured_costs import Costs, measure_costs, with_costs
 from .verification_cases import Cases
 from .verify_programs import kinds_beyond_tolerance, verify_programs
 
@@ -54,10 +54,10 @@ def evaluate_engine(
     if simulation is None:
         # Padding too where plans may choose how much there is, and it costs less than data.
         padding = candidate.engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
-        costs = measure_costs(loaded, padding=padding)
+        measured = with_costs(manifest, *measure_costs(loaded, padding=padding))
     else:
-        costs = _estimated_costs(manifest)
-    measured = with_errors(with_costs(manifest, costs), verified)
+        measured = with_costs(manifest, _estimated_costs(manifest), {}, None)
+    measured = with_errors(measured, verified)
     table = load_bucket_selector(measured.kernel, measured.grid.lengths, build.tree)
     planned = replace(loaded, planner=planner_from_manifest(measured, table))
     total_ms = sum(planned.plan(lengths).milliseconds(planned.planner.cost) for lengths in compared_batches(manifest))
@@ -66,7 +66,7 @@ def evaluate_engine(
     return EvaluatedEngine(result, planned, torch_threads)
 
 
-def _estimated_costs(manifest: Manifest) -> MeasuredCosts:
+def _estimated_costs(manifest: Manifest) -> Costs:
     """Costs to plan by where measured times of a simulation say nothing about the device.
 
     The compiler's estimates; if it has none at all, the number of timesteps, padding included.
@@ -78,7 +78,7 @@ def _estimated_costs(manifest: Manifest) -> MeasuredCosts:
             steps = float(bucket.batch * bucket.length)
             us = (variant.estimate_us or 1.0) if has_estimates else steps  # not zero where others have an estimate
             costs.setdefault(variant.part, {})[bucket] = us / 1000
-    return MeasuredCosts(costs)
+    return costs
 
 
 def compared_batches(manifest: Manifest) -> list[list[int]]:

@@ -7,7 +7,7 @@ slowly with its rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, ProgramRole, role_buckets
@@ -24,24 +24,14 @@ _CHUNK_LENGTHS = (4, 32)
 """Timesteps in which a chunk program is measured. Few for the cost of a call, many for the cost of a timestep."""
 
 
-@dataclass(frozen=True)
-class MeasuredCosts:
-    """The costs of an archive's programs, and how they were measured."""
-
-    costs: Costs
-    padding: Mapping[Bucket, float] = field(default_factory=dict)
-    """Milliseconds of calls with as much padding as possible, if they were asked for."""
-    measurement: CostMeasurement | None = None
-    """None: the costs are estimates."""
-
-
 def measure_costs(
     variants: LoadedArchive, report: ProgressCallback = lambda done, total, text: None, *, padding: bool = False
-) -> MeasuredCosts:
+) -> tuple[Costs, dict[Bucket, float], CostMeasurement]:
     """Measure every program of a loaded archive, in the buckets of `buckets_to_measure`.
 
-    With `padding`, also the cost of padding for an engine that stops each row at its own end: timesteps of data cost
-    the same in every plan, so that plans differ only in their padding. No bucket costs more than a larger one.
+    Returns what `with_costs` takes. With `padding`, also the cost of padding for an engine that stops each row at its
+    own end: timesteps of data cost the same in every plan, so that plans differ only in their padding. No bucket costs
+    more than a larger one.
     """
     manifest = variants.manifest
     keys = [CostKey(part, bucket) for part in variants.programs for bucket in buckets_to_measure(part, manifest)]
@@ -54,14 +44,20 @@ def measure_costs(
         (padded if key.padded else costs.setdefault(key.part, {}))[key.bucket] = min(times)
     measurement = CostMeasurement(variants.threads, round(spread(turns), 3), device_of(manifest))
     of_parts = {part: monotonic(of_part) for part, of_part in costs.items()}
-    return MeasuredCosts(of_parts, monotonic(padded) if padded else {}, measurement)
+    return of_parts, monotonic(padded) if padded else {}, measurement
 
 
-def with_costs(manifest: Manifest, measured: MeasuredCosts) -> Manifest:
-    """Replace the milliseconds of the programs and of padding, and how they were measured."""
-    costs = (MeasuredCost(role, bucket, ms) for role, own in measured.costs.items() for bucket, ms in own.items())
-    padding = (MeasuredCost("sequence", bucket, ms) for bucket, ms in measured.padding.items())
-    return replace(manifest, costs=tuple(costs), padding_costs=tuple(padding), measurement=measured.measurement)
+def with_costs(
+    manifest: Manifest, costs: Costs, padding: Mapping[Bucket, float], measurement: CostMeasurement | None
+) -> Manifest:
+    """Replace the milliseconds of the programs and of padding, and how they were measured.
+
+    `padding` has those of calls with as much padding as possible, if they were asked for. Without a `measurement`, the
+    costs are estimates.
+    """
+    programs = (MeasuredCost(role, bucket, ms) for role, own in costs.items() for bucket, ms in own.items())
+    padded = (MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items())
+    return replace(manifest, costs=tuple(programs), padding_costs=tuple(padded), measurement=measurement)
 
 
 def monotonic(costs: Mapping[Bucket, float]) -> dict[Bucket, float]:

@@ -34,7 +34,7 @@ from ..archive.carried_files import carried_files
 from ..errors import PackagingError, refusing
 from ..evaluation.lowest_torch import symbol_versions
 from ..evaluation.manifest_builder import BuildInput, producer_versions
-from ..evaluation.measured_costs import MeasuredCosts, monotonic, with_costs
+from ..evaluation.measured_costs import monotonic, with_costs
 from ..evaluation.reference import ReferenceRequest
 from ..evaluation.trials import write_constants
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
@@ -177,7 +177,7 @@ def _measured(loaded: LoadedArchive, trial: Trial) -> Manifest:
     turns = measure({Bucket(1, length): partial(_answers, loaded, by_length[length]) for length in chosen})
     costs = monotonic({bucket: min(times) for bucket, times in turns.items()})
     measurement = CostMeasurement(loaded.threads, round(spread(turns), 3))
-    return with_costs(loaded.manifest, MeasuredCosts({"sequence": costs}, measurement=measurement))
+    return with_costs(loaded.manifest, {"sequence": costs}, {}, measurement)
 
 
 def _unused_keys(config: ServingConfig) -> tuple[str, ...]:
