@@ -32,19 +32,14 @@ class _Cell(NamedTuple):
     """Most hidden units for which cuDNN has persistent kernels, without and with gradients."""
     has_cell_state: bool = False
     """Whether it has a state besides its outputs."""
-    is_bounded: bool = True
-    """Whether its outputs are bounded, so that those of padding are finite too."""
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether the weights need a column for padding, because a state is kept or could overflow there."""
-        return self.has_cell_state or not self.is_bounded
+    is_masked: bool = False
+    """Whether the weights need a column for padding, as a state is kept there, or unbounded outputs could overflow."""
 
 
-_LSTM = _Cell(_VF.lstm, (192, 128), has_cell_state=True)
+_LSTM = _Cell(_VF.lstm, (192, 128), has_cell_state=True, is_masked=True)
 _GRU = _Cell(_VF.gru, (192, 128))
 _RNN_TANH = _Cell(_VF.rnn_tanh, (384, 256))
-_RNN_RELU = _Cell(_VF.rnn_relu, (384, 256), is_bounded=False)
+_RNN_RELU = _Cell(_VF.rnn_relu, (384, 256), is_masked=True)
 
 
 def lstm(*args: Any) -> tuple[Tensor, ...]:
