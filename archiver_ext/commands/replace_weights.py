@@ -55,9 +55,9 @@ def _run(options: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class ReplaceResult:
-    """The manifest before and after the weights were replaced."""
+    """The manifest after the weights were replaced, and the errors of verification before."""
 
-    before: Manifest
+    errors_before: dict[Bucket, float]
     after: Manifest
     note: str | None = None
     """The part of the file that was read, if that is not the whole file."""
@@ -105,7 +105,8 @@ def replace_weights(
             (tree / STOCK_MANIFEST).write_text(json.dumps(entries, indent=2), "utf-8")
             files[STOCK_MANIFEST] = tree / STOCK_MANIFEST
         unsigned = rewrite_archive(archive, files, destination, read)
-    return ReplaceResult(before, after, None if given.is_whole_file else given.describe(file), unsigned)
+    errors = {check.bucket: check.max_error for check in before.checks}
+    return ReplaceResult(errors, after, None if given.is_whole_file else given.describe(file), unsigned)
 
 
 def _own_weights(manifest: Manifest) -> str:
@@ -199,7 +200,7 @@ def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, consol
 
 
 def _as_json(replaced: ReplaceResult, output: Path) -> dict[str, Any]:
-    after, known = replaced.after, _errors_before(replaced)
+    after, known = replaced.after, replaced.errors_before
     return {
         "archive": str(output),
         "weights": after.weights,
@@ -213,15 +214,10 @@ def _as_json(replaced: ReplaceResult, output: Path) -> dict[str, Any]:
     }
 
 
-def _errors_before(replaced: ReplaceResult) -> dict[Bucket, float]:
-    return {check.bucket: check.max_error for check in replaced.before.checks}
-
-
 def _print(replaced: ReplaceResult, output: Path, console: Console) -> None:
-    known = _errors_before(replaced)
     table = make_table("bucket", numbers=("max error before", "max error now"))
     for check in replaced.after.checks:
-        before = known.get(check.bucket)
+        before = replaced.errors_before.get(check.bucket)
         shape = f"{check.bucket.batch} x {check.bucket.length}"
         table.add_row(shape, "" if before is None else f"{before:.1e}", f"{check.max_error:.1e}")
     console.print(table)

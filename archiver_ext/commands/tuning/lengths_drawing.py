@@ -106,7 +106,6 @@ class _Mark(NamedTuple):
     """A length on the axis; without a label where that would overlap the next one."""
 
     at: float
-    length: int
     label: str
 
 
@@ -213,7 +212,7 @@ def _spread(places: Sequence[tuple[float, int]], closest: float) -> tuple[_Mark,
     free = 2.0
     for at, length in reversed(places):
         has_room = free - at >= closest * (1 + 0.25 * len(str(length)))
-        marks.append(_Mark(at, length, str(length) if has_room else ""))
+        marks.append(_Mark(at, str(length) if has_room else ""))
         free = at if has_room else free
     return tuple(reversed(marks))
 
