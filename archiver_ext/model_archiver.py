@@ -91,8 +91,7 @@ def check_destination(flags: Flags, *, quiet: bool = False) -> Path:
 
     The archiver warns before it overwrites; `quiet` suppresses that, if nothing is overwritten yet.
 
-    Raises `PackagingError`: a bad model name, an export path that is no directory, an archive that exists without
-    --force.
+    Raises `PackagingError`: a bad model name, an export path that is no directory, an existing archive without --force.
     """
     with _refusals(), _replace_attribute(logging.getLogger(), "disabled", quiet):
         ModelExportUtils.validate_inputs(flags.model_name, flags.export_path)

@@ -44,8 +44,7 @@ def lower(model: ModelT) -> ModelT:
     >>> faster(torch.ones(2, 5, 4), torch.tensor([5, 3])).shape
     torch.Size([2, 5, 3])
 
-    Raises `TypeError`: `model` is no `nn.Module`, or its forward() is already compiled or scripted, or set on the
-    instance.
+    Raises `TypeError`: `model` is no `nn.Module`, or its forward() is compiled, scripted, or set on the instance.
     """
     _refuse_unsuitable(model)
     cls: Any = type(model)

@@ -286,8 +286,7 @@ def max_segment(gates: int) -> int:
     """Return the most timesteps of rows in one call on a CPU, for a layer with so many gates.
 
     An LSTM has 4H. The values saved for the backward pass, about 4 numbers for each gate, then stay below 32 MiB.
-    Beyond that the C library requests new memory from the system each time, which takes as long as computing the
-    values.
+    Beyond that the C library requests new memory from the system each time, which takes as long as the computation.
 
     >>> max_segment(4 * 32), max_segment(4 * 256)
     (8192, 1024)

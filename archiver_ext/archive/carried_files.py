@@ -40,8 +40,7 @@ def carried_files(
 
     `cpu_segments`: a program is divided between the engine and the CPU. `store`: where sessions are; None: the archive
     serves none. `own_model`: the model itself answers. `native_layers`: the native library computes layers of it.
-    `shadow`: answers are compared with those of the model itself. An engine of another distribution is installed with
-    that distribution.
+    `shadow`: answers are compared with those of the model itself. An engine of another distribution comes with it.
     """
     parts = {
         "backends/eager.py": cpu_segments,

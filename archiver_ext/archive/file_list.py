@@ -63,8 +63,7 @@ def parsed(content: bytes) -> tuple[dict[str, str], bytes, bytes | None]:
 def digest_files(directory: Path) -> dict[str, str]:
     """Return the sha256 of every file that goes into the archive, by relative path, in order.
 
-    The two manifests and the list SHA256SUMS are left out, and so is what torch-model-archiver leaves out: hidden
-    folders and caches.
+    Left out are the two manifests, SHA256SUMS, and what torch-model-archiver leaves out: hidden folders and caches.
 
     Raises `OSError`: a folder or a file cannot be read.
     """

@@ -76,8 +76,7 @@ _RENAME_EXCHANGE = 2
 def replace_atomically(finished: Path, destination: Path) -> None:
     """Move a file or a folder to a path where another may be, in the same file system.
 
-    It is on the disk before: after a loss of power, one of the two is there. An old folder is deleted, or is at
-    `finished` afterwards.
+    It is on the disk before: after a loss of power, one of both is there. An old folder is deleted, or at `finished`.
 
     Raises `OSError`: it cannot be moved; the old one is in its place.
     Raises `PackagingError`: it cannot be moved, and the old one cannot be put back; the message says where it is.

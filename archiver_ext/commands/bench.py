@@ -93,8 +93,7 @@ def print_result(result: BenchmarkResult, console: Console) -> None:
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
     """Return the figures for machines; `seconds` are of all batches, one value per turn.
 
-    `waste` is the padding that recurrent layers compute, `bucket_waste` that of the buckets, which other layers compute
-    in any case.
+    `waste` is the padding that recurrent layers compute, `bucket_waste` that of buckets, which others always compute.
     """
     return {
         "backend": result.backend,
