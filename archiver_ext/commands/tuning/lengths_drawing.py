@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from html import escape
 from math import ceil, exp, floor, log
 from typing import NamedTuple
@@ -109,8 +108,7 @@ class _Mark(NamedTuple):
     label: str
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One histogram."""
 
     title: str
@@ -121,8 +119,7 @@ class Panel:
     edges: tuple[_Mark, ...]
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(NamedTuple):
     shortest: float
     longest: float
 
@@ -155,7 +152,7 @@ def make_panels(proposal: Proposal) -> tuple[Panel, ...]:
     ]
     highest = max((bar.useful + bar.padded for panel in grids for bar in panel.bars), default=1.0)
     return tuple(
-        replace(panel, bars=tuple(b._replace(useful=b.useful / highest, padded=b.padded / highest) for b in panel.bars))
+        panel._replace(bars=tuple(b._replace(useful=b.useful / highest, padded=b.padded / highest) for b in panel.bars))
         for panel in grids
     )
 
