@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from torch import nn
 
 from ...config.own_model import OwnModel, Shadow, ShortSequences
 from ...config.schema import ServingConfig, ShadowConfig
@@ -34,9 +34,7 @@ class PreparedShadow:
     requests: tuple[ReferenceRequest, ...]
 
 
-def prepare_shadow(
-    build: BuildInput, settings: ShadowConfig, model: torch.nn.Module, model_file: Path
-) -> PreparedShadow:
+def prepare_shadow(build: BuildInput, settings: ShadowConfig, model: nn.Module, model_file: Path) -> PreparedShadow:
     """Describe the model, and try its own code as that of a model that is not lowered.
 
     Raises `PackagingError`: its own code cannot answer on a host, or not beside the code that decodes requests.
@@ -53,7 +51,7 @@ def prepare_shadow(
 
 
 def prepare_short(
-    build: BuildInput, program: LoweredModel, model: torch.nn.Module, model_file: Path
+    build: BuildInput, program: LoweredModel, model: nn.Module, model_file: Path
 ) -> ShortSequences | None:
     """Describe the model for sequences that eager mode takes and the programs do not; None if there are none.
 
