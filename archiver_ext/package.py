@@ -178,11 +178,11 @@ class _Packaging:
             model = self._load(notes)
             program = lower(model, config)
             if config.buckets.kernel is not None:
+                check_bucket_selector(config.buckets.kernel, config.grid.lengths, tree)
                 reason = f"{config.buckets.kernel} selects a bucket for each whole sequence"
                 program = replace(program, chunked=None, chunking_reason=reason, any_shape=False)
             if config.streaming is not None:
                 check_streamable(program)
-            check_bucket_selector(config, tree)
             layout.check_labels(tree, program.outputs, config.codec)
             build = self._build_input()
             shadowed = None if config.shadow is None else prepare_shadow(build, config.shadow, model, self._model_file)
@@ -293,17 +293,14 @@ def check_codec(codec: str | None, directory: Path) -> None:
         raise PackagingError(f"neuron_lstm.codec: {file.name} defines no class {class_name}")
 
 
-def check_bucket_selector(config: ServingConfig, directory: Path) -> None:
+def check_bucket_selector(reference: str, lengths: tuple[int, ...], directory: Path) -> None:
     """Refuse a bucket selector that is not in the archive or does not work. Files must be `importable`.
 
     Raises `PackagingError`: it is not among the extra files, or fails for some lengths, which are named.
     """
-    reference = config.buckets.kernel
-    if reference is None:
-        return
     _extra_file("buckets.kernel", reference, directory)
     with refusing(RuntimeError, "neuron_lstm.buckets."):
-        load_bucket_selector(reference, config.grid.lengths, directory)
+        load_bucket_selector(reference, lengths, directory)
 
 
 def _extra_file(key: str, reference: str, directory: Path) -> Path:
