@@ -12,7 +12,6 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -25,17 +24,6 @@ _WITHOUT_SCHEMAS = ("prims", "prim", "quantized", "mkldnn", "_quantized", "highe
 """Namespaces of torch whose operators have no schemas in its wheels: nothing is known of earlier releases."""
 
 _OF_FUNCTION = {function: str(operator) for operator, function in BINDINGS.items()}
-
-
-@dataclass(frozen=True)
-class _Call:
-    operator: str
-    positional: int
-    names: frozenset[str]
-
-    def fits(self, arguments: list[str]) -> bool:
-        """Whether an operator with these arguments takes it."""
-        return self.positional <= len(arguments) and self.names <= set(arguments)
 
 
 def lowest_torch(source: str, here: str) -> str | None:
@@ -53,24 +41,26 @@ def lowest_torch(source: str, here: str) -> str | None:
     '2.4.0'
     """
     table = _table()
-    found = {_since(call, table.operators, here) or table.oldest for call in _calls(ast.parse(source))}
+    found = {_since(*call, table.operators, here) or table.oldest for call in _calls(ast.parse(source))}
     if found and release(here) > release(table.newest):
         return here  # its operators may be newer than the table
     return max(found - {table.oldest}, key=release, default=None)
 
 
-def _since(call: _Call, operators: Mapping[str, Mapping[str, list[str]]], here: str) -> str | None:
-    """The release from which on a call is understood; None if every one does."""
-    if call.operator.split(".")[0] in _WITHOUT_SCHEMAS:
+def _since(operator: str, call: ast.Call, operators: Mapping[str, Mapping[str, list[str]]], here: str) -> str | None:
+    """The release from which on a call of an operator is understood; None if every one does."""
+    if operator.partition(".")[0] in _WITHOUT_SCHEMAS:
         return here
-    changes = operators.get(call.operator)
+    changes = operators.get(operator)
     if changes is None:
         return None
-    return next((version for version, arguments in changes.items() if call.fits(arguments)), here)
+    given, names = len(call.args), {keyword.arg for keyword in call.keywords} - {None}
+    fitting = (version for version, own in changes.items() if given <= len(own) and names <= set(own))
+    return next(fitting, here)
 
 
-def _calls(tree: ast.Module) -> Iterator[_Call]:
-    """Yield the calls of operators of torch, which a source names before it calls them."""
+def _calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the operators of torch with their calls; a source names them before it calls them."""
     assigned = {
         node.targets[0].id: ast.unparse(node.value)
         for node in ast.walk(tree)
@@ -84,8 +74,7 @@ def _calls(tree: ast.Module) -> Iterator[_Call]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in named:
-            names = frozenset(keyword.arg for keyword in node.keywords if keyword.arg is not None)
-            yield _Call(named[node.func.id], len(node.args), names)
+            yield named[node.func.id], node
 
 
 class _Table(NamedTuple):
