@@ -3,9 +3,9 @@ import re
 from pathlib import Path
 
 import pytest
+from printed import Capture, printed
 from shown import blocks
 
-from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.partitioner import AnalyzeParameters, PartitionerBlock, TraceArguments
 
@@ -50,11 +50,10 @@ def test_its_yaml_is_read() -> None:
 
 @pytest.mark.ci
 def test_what_analyze_prints_for_machines_is_as_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL.lstrip())
     (tmp_path / "c.yaml").write_text(CONFIG)
     call = ["analyze", "--model-file", "model.py", "--config-file", "c.yaml", "--backend", "onnxruntime", "--json"]
-    assert cli.main(call) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(blocks(DOCUMENT, "json")[0])
+    assert json.loads(printed(capsys, *call)) == json.loads(blocks(DOCUMENT, "json")[0])

@@ -7,12 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from printed import Capture, misuse, printed, refusal
 
 from torchserve_neuron_lstm.archiver_ext import cli
 
 from .conftest import Project
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +33,7 @@ def test_help_is_shown_without_importing_torch() -> None:
 
 def test_a_wrong_command_line_ends_with_2(capsys: Capture) -> None:
     for arguments in ([], ["frobnicate"], ["init", "--model-file", "m", "--args", "=3"]):
-        with pytest.raises(SystemExit) as ended:
-            cli.main(arguments)
-        assert ended.value.code == 2
-        assert "usage" in capsys.readouterr().err
+        assert "usage" in misuse(capsys, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +53,7 @@ def test_a_wrong_command_line_of_packaging_is_one_line(capsys: Capture, argument
 
 
 def test_the_version_is_that_of_the_package(capsys: Capture) -> None:
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"neuron-lstm {version('torchserve-neuron-lstm')}\n"
+    assert printed(capsys, "--version") == f"neuron-lstm {version('torchserve-neuron-lstm')}\n"
 
 
 def test_the_help_of_packaging_begins_with_the_usual_command(capsys: Capture) -> None:
@@ -84,18 +79,15 @@ def test_a_wrong_path_is_refused_without_torch(project: Project, words: str) -> 
 
 
 def test_the_schema_is_json(capsys: Capture) -> None:
-    assert cli.main(["schema"]) == 0
-    assert "neuron_lstm" in json.loads(capsys.readouterr().out)["properties"]
+    assert "neuron_lstm" in json.loads(printed(capsys, "schema"))["properties"]
 
 
 def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> None:
-    assert cli.main(["verify-config", "model-config.yaml"]) == 0
-    assert capsys.readouterr().out == "model-config.yaml: valid, 4 buckets\n"
+    assert printed(capsys, "verify-config", "model-config.yaml") == "model-config.yaml: valid, 4 buckets\n"
     (project.folder / "model-config.yaml").write_text(
         "batchSize: many\nasyncCommunication: true\nneuron_lstm: {inputs: {}, backend: natve}\n"
     )
-    assert cli.main(["verify-config", "model-config.yaml"]) == 1
-    error = capsys.readouterr().err
+    error = refusal(capsys, "verify-config", "model-config.yaml")
     for told in (
         ":1: batchSize",
         ":2: asyncCommunication: leave it out",
@@ -112,10 +104,8 @@ def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) ->
     assert "--model-file model.py --serialized-file WEIGHTS.pt --config-file new.yaml" in capsys.readouterr().err
     assert cli.main(["verify-config", "new.yaml"]) == 0
     assert "hidden" in (project.folder / "new.yaml").read_text()
-    assert cli.main(["init", "--model-file", "model.py", "-o", "new.yaml"]) == 1
-    assert "new.yaml exists; give --force" in capsys.readouterr().err
-    assert cli.main(["init", "--model-file", "nowhere.py"]) == 1
-    assert "there is no file nowhere.py" in capsys.readouterr().err
+    assert "new.yaml exists; give --force" in refusal(capsys, "init", "--model-file", "model.py", "-o", "new.yaml")
+    assert "there is no file nowhere.py" in refusal(capsys, "init", "--model-file", "nowhere.py")
 
 
 @pytest.mark.ci
@@ -123,17 +113,14 @@ def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) ->
     "archive_format", ["default", *(pytest.param(name, marks=pytest.mark.long) for name in ("tgz", "no-archive"))]
 )
 def test_an_archive_says_what_is_in_it(capsys: Capture, project: Project, archive_format: str) -> None:
-    assert cli.main(["archive", *project.flags(), "--export-path", ".", "--archive-format", archive_format]) == 0
+    printed(capsys, "archive", *project.flags(), "--export-path", ".", "--archive-format", archive_format)
     name = {"default": "tiny.mar", "tgz": "tiny.tar.gz", "no-archive": "tiny"}[archive_format]
-    capsys.readouterr()
 
-    assert cli.main(["inspect", name]) == 0
-    told = capsys.readouterr().out
+    told = printed(capsys, "inspect", name)
     assert told.startswith("model       tiny, version 1.0\n")
     assert "ids: int64[batch, time]" in told
     assert "2 x 4" in told
-    assert cli.main(["inspect", name, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["backend"] == "eager"
+    assert json.loads(printed(capsys, "inspect", name, "--json"))["backend"] == "eager"
 
 
 @pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
@@ -142,8 +129,7 @@ def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: P
     assert done.returncode == 0
     name = {"default": "tiny.mar", "tgz": "tiny.tar.gz", "no-archive": "tiny"}[archive_format]
 
-    assert cli.main(["inspect", name]) == 1
-    assert "not packaged with --handler neuron_lstm" in capsys.readouterr().err
+    assert "not packaged with --handler neuron_lstm" in refusal(capsys, "inspect", name)
 
 
 def run_into(output: int, *arguments: str, **environment: str) -> tuple[int, bytes, bytes]:
@@ -192,8 +178,7 @@ def test_a_closed_standard_output_is_one_line(arguments: str) -> None:
 def test_an_exception_that_is_no_error_is_one_line(capsys: Capture, project: Project) -> None:
     (project.folder / "model.py").write_text("class Own(BaseException): pass\nraise Own('stop')\n")
 
-    assert cli.main(["init", "--model-file", "model.py", "-o", "new.yaml"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = refusal(capsys, "init", "--model-file", "model.py", "-o", "new.yaml").splitlines()
     assert line.startswith("error: model.py, line 2, raised Own: stop. It is no subclass of Exception")
 
 

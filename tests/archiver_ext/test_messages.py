@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from printed import Capture, printed, refusal
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import model_archiver
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.model_class import importable, load_class
 
@@ -59,15 +60,12 @@ def test_a_relative_import_is_told_both_ways_out(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "near"), [("onnx", "onnxruntime"), ("tensorrt", ""), ("inducter", "inductor")])
-def test_an_unknown_backend_is_no_valid_configuration(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str, near: str
-) -> None:
+def test_an_unknown_backend_is_no_valid_configuration(folder: Path, capsys: Capture, name: str, near: str) -> None:
     text = CONFIG.format(backend=name, hidden=6, batch=[1], length=[2, 4], longest=4)
     (folder / "model-config.yaml").write_text(text)
 
-    assert cli.main(["verify-config", "model-config.yaml"]) == 1
+    error = refusal(capsys, "verify-config", "model-config.yaml")
 
-    error = capsys.readouterr().err
     line = 1 + text[: text.index("backend")].count("\n")
     assert f"model-config.yaml:{line}: neuron_lstm.backend: there is no backend '{name}'" in error
     assert f"(did you mean {near}?)" in error if near else "did you mean" not in error
@@ -76,14 +74,13 @@ def test_an_unknown_backend_is_no_valid_configuration(
 
 @pytest.mark.parametrize("name", ["auto", "native", "neuronx"])
 def test_every_backend_of_the_registry_is_valid_where_it_is_not_installed(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+    folder: Path, capsys: Capture, name: str
 ) -> None:
     """A configuration may be checked on another machine than the one that packages."""
     text = CONFIG.format(backend=name, hidden=6, batch=[1], length=[2, 4], longest=4)
     (folder / "model-config.yaml").write_text(text)
 
-    assert cli.main(["verify-config", "model-config.yaml"]) == 0
-    assert "valid" in capsys.readouterr().out
+    assert "valid" in printed(capsys, "verify-config", "model-config.yaml")
 
 
 def test_our_handler_with_a_hyphen_is_told_to_have_an_underscore(project: Project) -> None:

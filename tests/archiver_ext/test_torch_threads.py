@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from printed import Capture, printed
 from tiny_archive import make_archive
 
-from torchserve_neuron_lstm.archiver_ext import cli, torch_threads
+from torchserve_neuron_lstm.archiver_ext import torch_threads
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
 from torchserve_neuron_lstm.archiver_ext.torch_threads import worker_threads as threads_of
@@ -68,16 +69,13 @@ def test_the_cores_are_divided_among_the_workers(
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_calibrate_and_bench_have_the_threads_of_a_worker(
-    workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    workers: int, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_threads, "available_cores", lambda: 2)
     archive = archive_with(tmp_path / "sums", f"minWorkers: {workers}\nmaxWorkers: {workers}\n{BLOCK}")
     (tmp_path / "lengths.txt").write_text("1 3 8\n")
 
-    assert cli.main(["calibrate", str(archive), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["threads"] == 2 // workers
-    bench = ["bench", str(archive), "--lengths", str(tmp_path / "lengths.txt"), "--batch", "3"]
-    assert cli.main([*bench, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["threads"] == 2 // workers
-    assert cli.main([*bench, "--json", "--threads", "1"]) == 0
-    assert json.loads(capsys.readouterr().out)["threads"] == 1
+    assert json.loads(printed(capsys, "calibrate", archive, "--json"))["threads"] == 2 // workers
+    bench = ["bench", archive, "--lengths", tmp_path / "lengths.txt", "--batch", "3", "--json"]
+    assert json.loads(printed(capsys, *bench))["threads"] == 2 // workers
+    assert json.loads(printed(capsys, *bench, "--threads", "1"))["threads"] == 1

@@ -2,13 +2,12 @@ import json
 from typing import Any
 
 import pytest
+from printed import Capture, printed
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.backends import registry
 
 from ..conftest import Project
-
-Capture = pytest.CaptureFixture[str]
 
 BESSEL = (
     "        return self.head(answers), state[-1]",
@@ -29,8 +28,7 @@ def odd(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def told(capsys: Capture, *more: str) -> dict[str, dict[str, Any]]:
-    assert cli.main([*COMMAND, "--json", *more]) == 0
-    return {one["backend"]: one for one in json.loads(capsys.readouterr().out)}
+    return {one["backend"]: one for one in json.loads(printed(capsys, *COMMAND, "--json", *more))}
 
 
 @pytest.mark.ci
@@ -70,8 +68,7 @@ def test_every_engine_is_asked_unless_some_are_named(capsys: Capture) -> None:
 @pytest.mark.ci
 @pytest.mark.usefixtures("odd")
 def test_people_get_tables_and_what_to_do(capsys: Capture) -> None:
-    assert cli.main([*COMMAND, "--backend", "onnxruntime", "--backend", "neuronx"]) == 0
-    out = capsys.readouterr().out
+    out = printed(capsys, *COMMAND, "--backend", "onnxruntime", "--backend", "neuronx")
     assert "model.py:20: odd = torch.special.bessel_j0(answers)" in out
     assert "partitioner_config: {}" in out
     assert "neuronx cannot be used here: " in out
@@ -82,8 +79,7 @@ def test_a_model_that_every_engine_takes_needs_no_advice(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(project.folder)
-    assert cli.main([*COMMAND, "--backend", "onnxruntime", "--serialized-file", "weights.pt"]) == 0
-    out = capsys.readouterr().out
+    out = printed(capsys, *COMMAND, "--backend", "onnxruntime", "--serialized-file", "weights.pt")
     assert "100.0 %" in out
     assert "partitioner_config" not in out
 
@@ -107,7 +103,6 @@ def test_a_wrong_call_ends_with_1(more: list[str], text: str, capsys: Capture) -
 
 
 @pytest.mark.ci
-@pytest.mark.usefixtures("odd")
 def test_what_the_yaml_leaves_out_of_the_analysis_is_left_out(odd: Project, capsys: Capture) -> None:
     ignoring = "{analyze_parameters: {additional_ignored_ops: ['aten::special_bessel_j0']}}"
     text = (odd.folder / "model-config.yaml").read_text().replace("eager", "onnxruntime")

@@ -6,6 +6,7 @@ import pytest
 import warm_archiver
 from hypothesis import given
 from hypothesis import strategies as st
+from printed import Capture, misuse, printed, refusal
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
@@ -13,8 +14,6 @@ from torchserve_neuron_lstm.archiver_ext.commands import bench_archive
 from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches, smallest_bucket
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -43,44 +42,36 @@ def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
 
 
 def test_people_get_a_table_and_machines_the_padding_that_is_computed(archive: Path, capsys: Capture) -> None:
-    assert cli.main(flags(archive)) == 0
-    told = capsys.readouterr().out
+    told = printed(capsys, *flags(archive))
     assert "as served" in told
     assert "2 batches of 3 requests, 4.5 timesteps on average, 8 at most" in told
-    assert cli.main(flags(archive, "--json")) == 0
-    ways = json.loads(capsys.readouterr().out)["ways"]
+    ways = json.loads(printed(capsys, *flags(archive, "--json")))["ways"]
     assert all(way["waste"] == way["bucket_waste"] for way in ways.values())
     assert ways["one bucket for all"]["waste"] > 0
 
 
 def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -> None:
     (archive.with_name("lengths.txt")).write_text("9")
-    assert cli.main(flags(archive)) == 1
-    assert "does not serve all of these lengths: a sequence of 9 timesteps" in capsys.readouterr().err
+    assert "does not serve all of these lengths: a sequence of 9 timesteps" in refusal(capsys, *flags(archive))
     (archive.with_name("lengths.txt")).write_text("long, short")
-    assert cli.main(flags(archive)) == 1
-    assert "lengths.txt: expected whole numbers" in capsys.readouterr().err
+    assert "lengths.txt: expected whole numbers" in refusal(capsys, *flags(archive))
     (archive.with_name("lengths.txt")).write_text("3")
     (archive / "weights.pt").write_text("others")
-    assert cli.main(flags(archive)) == 1
-    assert "weights.pt was changed" in capsys.readouterr().err
+    assert "weights.pt was changed" in refusal(capsys, *flags(archive))
 
 
 @pytest.mark.ci
 def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "sums").mkdir()
     (tmp_path / "lengths.txt").write_text("100")
-    assert cli.main(flags(make_archive(tmp_path / "sums", overflow="truncate"), "--json")) == 0
-    assert json.loads(capsys.readouterr().out)["batches"] == [[8, 8, 8]]
+    archive = make_archive(tmp_path / "sums", overflow="truncate")
+    assert json.loads(printed(capsys, *flags(archive, "--json")))["batches"] == [[8, 8, 8]]
 
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("wrong", [["--batch", "0"], ["--batch", "x"], ["--threads", "1.5"]])
 def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(flags(archive, *wrong))
-    assert ended.value.code == 2
-    assert "expected a whole number from 1 on" in capsys.readouterr().err
+    assert "expected a whole number from 1 on" in misuse(capsys, *flags(archive, *wrong))
 
 
 @pytest.mark.ci
@@ -89,13 +80,11 @@ def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(
 ) -> None:
     """The padding of the buckets is told beside it: the layers around the recurrence compute it."""
     (tmp_path / "lengths.txt").write_text("1 4")
-    arguments = ["bench", str(native_archive), "--lengths", str(tmp_path / "lengths.txt"), "--batch", "2"]
+    arguments = ["bench", native_archive, "--lengths", tmp_path / "lengths.txt", "--batch", "2", "--threads", "1"]
 
-    assert cli.main([*arguments, "--threads", "1", "--json"]) == 0
-    padded = json.loads(capsys.readouterr().out)["ways"]["one bucket for all"]
+    padded = json.loads(printed(capsys, *arguments, "--json"))["ways"]["one bucket for all"]
     assert (padded["waste"], padded["bucket_waste"]) == (0.0, 1 - 5 / 8)
-    assert cli.main([*arguments, "--threads", "1"]) == 0
-    assert "native stops each row at its own end: recurrent layers compute no padding" in capsys.readouterr().out
+    assert "native stops each row at its own end: recurrent layers compute no padding" in printed(capsys, *arguments)
 
 
 def test_figures_that_vary_are_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

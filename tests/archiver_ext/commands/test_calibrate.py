@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_model import GRID
+from printed import Capture, printed
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
@@ -58,7 +59,7 @@ def test_what_padding_costs_is_measured_again_where_it_was_known(tmp_path: Path)
 
 
 def test_another_archive_may_be_written_and_machines_are_told_both(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    archive: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     before = read_manifest(archive)
 
@@ -76,7 +77,7 @@ def measuring(*turns: float) -> Callable[..., dict[CostKey, tuple[float, ...]]]:
 
 
 def test_costs_of_a_busy_machine_are_told_until_they_are_measured_again(
-    archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(measured_costs, "measure", measuring(4.0, 8.0, 9.0))
 
@@ -105,15 +106,13 @@ def test_no_bucket_costs_more_than_a_larger_one(archive: Path, monkeypatch: pyte
 
 @pytest.mark.ci
 def test_people_see_padding_threads_and_operators_on_the_cpu(
-    native_archive: Path, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    native_archive: Path, divided_archive: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     padded = shutil.copy(native_archive, tmp_path)
     divided = shutil.copy(divided_archive, tmp_path)
 
-    assert cli.main(["calibrate", str(padded), "--threads", "1"]) == 0
-    assert "costs were measured with 1 thread; " in capsys.readouterr().out
-    assert cli.main(["calibrate", str(divided), "--threads", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    assert "costs were measured with 1 thread; " in printed(capsys, "calibrate", padded, "--threads", "1")
+    told = json.loads(printed(capsys, "calibrate", divided, "--threads", "1", "--json"))
     assert told["on_cpu"] == ["aten::linear"]
     assert told["threads"] == 1
     assert {cost["padding_milliseconds"] for cost in told["costs"]} == {None}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from printed import Capture, refusal
 from streaming_archive import streaming_manifest, write_streaming_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
@@ -11,7 +12,6 @@ from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
-Capture = pytest.CaptureFixture[str]
 Damage = Callable[[Path], Path]
 
 
@@ -83,8 +83,7 @@ def is_refused(read: Callable[[ArchiveReader], str], archive: Path, expected: st
 def test_a_damaged_archive_is_a_refusal(damage: Damage, command: str, folder: Path, capsys: Capture) -> None:
     archive = damage(folder)
 
-    assert cli.main([command, str(archive)]) == 1
-    error = capsys.readouterr().err
+    error = refusal(capsys, command, archive)
     assert error.startswith(f"error: {archive} is damaged: ")
     assert "Traceback" not in error
 
@@ -93,8 +92,7 @@ def test_a_damaged_archive_is_a_refusal(damage: Damage, command: str, folder: Pa
 def test_a_damaged_manifest_of_torchserve_is_a_refusal(content: bytes, folder: Path, capsys: Capture) -> None:
     (folder / "MAR-INF" / "MANIFEST.json").write_bytes(content)
 
-    assert cli.main(["sessions", str(as_mar(folder))]) == 1
-    error = capsys.readouterr().err
+    error = refusal(capsys, "sessions", as_mar(folder))
     assert "is damaged: MAR-INF/MANIFEST.json is not JSON" in error
     assert "give --name" in error
     assert cli.main(["sessions", str(folder), "--name", "tiny"]) == 0
@@ -124,7 +122,6 @@ def test_any_damaged_bytes_are_refused_or_harmless(pack: Damage, folder: Path) -
 def test_a_manifest_without_its_keys_is_a_refusal(content: str, folder: Path, capsys: Capture) -> None:
     (folder / "variants.json").write_text(content)
 
-    assert cli.main(["inspect", str(folder)]) == 1
-    error = capsys.readouterr().err
+    error = refusal(capsys, "inspect", folder)
     assert error.startswith(f"error: {folder}: variants.json: ")
     assert "Traceback" not in error

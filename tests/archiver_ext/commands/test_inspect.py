@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from fake_model import GRID, SUMS, TOTAL
+from printed import Capture, printed, refusal
 from streaming_archive import call_ms, streaming_manifest, write_streaming_archive
 
-from torchserve_neuron_lstm.archiver_ext import cli, report_parts
+from torchserve_neuron_lstm.archiver_ext import report_parts
 from torchserve_neuron_lstm.archiver_ext.commands.inspect import step_times
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import SEGMENTS
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -48,16 +49,14 @@ def test_answers_without_time_cost_a_call_of_their_own() -> None:
         assert with_["whole_ms"] - without["whole_ms"] == pytest.approx(0.25 * with_["sessions"])
 
 
-def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: Capture) -> None:
     manifest = streaming_manifest(SETTINGS, **ANY_SHAPE)
-    archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
+    archive = write_streaming_archive(tmp_path / "tiny", manifest)
 
-    assert cli.main(["inspect", archive]) == 0
-    shown = capsys.readouterr().out
+    shown = printed(capsys, "inspect", archive)
     assert "sessions are kept on the host's disk" in shown
     assert "8 timesteps, ms" in shown
-    assert cli.main(["inspect", archive, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(printed(capsys, "inspect", archive, "--json"))
     assert told.pop("step_times")[0] == {
         "sessions": 1,
         "step_ms": pytest.approx(1.1),
@@ -67,17 +66,15 @@ def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: pytest.Ca
     assert told == json.loads(manifest_text(manifest))
 
 
-def test_what_does_not_stream_is_told_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_stream_is_told_as_before(tmp_path: Path, capsys: Capture) -> None:
     manifest = streaming_manifest(None, **ANY_SHAPE)
-    archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
+    archive = write_streaming_archive(tmp_path / "tiny", manifest)
 
-    assert cli.main(["inspect", archive, "--json"]) == 0
-    assert capsys.readouterr().out == manifest_text(manifest)
-    assert cli.main(["inspect", archive]) == 0
-    assert "1 timestep, ms" not in capsys.readouterr().out
+    assert printed(capsys, "inspect", archive, "--json") == manifest_text(manifest)
+    assert "1 timestep, ms" not in printed(capsys, "inspect", archive)
 
 
-def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: Capture) -> None:
     manifest = streaming_manifest(
         None,
         kind="sequence",
@@ -89,30 +86,25 @@ def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureF
         measurement=CostMeasurement(2, 1.5),
         accepted=(AcceptedRange("ids", 1.0, 127.0),),
     )
-    archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
+    archive = write_streaming_archive(tmp_path / "tiny", manifest)
 
-    assert cli.main(["inspect", archive]) == 0
-    shown = capsys.readouterr().out
+    shown = printed(capsys, "inspect", archive)
     assert "costs were measured with 2 threads" in shown
     assert "most calls took 50% longer than the shortest or less" in shown
     assert "costs were measured on a busy machine: run neuron-lstm calibrate" in shown
     assert "ids: int64[batch, time] from 1 to 127\n" in shown
-    assert cli.main(["inspect", archive, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["measurement"] == {"threads": 2, "spread": 1.5, "device": None}
+    told = json.loads(printed(capsys, "inspect", archive, "--json"))
+    assert told["measurement"] == {"threads": 2, "spread": 1.5, "device": None}
 
 
 HOSTILE = "lines\nengine\tnative, signed \u202eby us\U000e0041"
 
 
-def test_a_text_of_the_manifest_is_on_one_line_in_which_nothing_is_hidden(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_of_the_manifest_is_on_one_line_in_which_nothing_is_hidden(tmp_path: Path, capsys: Capture) -> None:
     """Whoever packaged the archive wrote it; somebody else decides by it."""
     manifest = streaming_manifest(None, kind_reason=HOSTILE, **ANY_SHAPE)
-    archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
 
-    assert cli.main(["inspect", archive]) == 0
-    shown = capsys.readouterr().out
+    shown = printed(capsys, "inspect", write_streaming_archive(tmp_path / "tiny", manifest))
     assert "lines\\nengine\\tnative, signed \\u202eby us\\U000e0041\n" in shown
     operators = report_parts.cost_lines("native", None, [HOSTILE])
     assert [*operators] == [f"operators on the CPU, not on native: {report_parts.one_line(HOSTILE)}"]
@@ -120,14 +112,13 @@ def test_a_text_of_the_manifest_is_on_one_line_in_which_nothing_is_hidden(
 
 @pytest.mark.parametrize("version", [None, 99])
 def test_json_for_a_terminal_has_the_values_of_the_manifest(
-    version: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    version: int | None, tmp_path: Path, capsys: Capture
 ) -> None:
     folder = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None, kind_reason=HOSTILE, **ANY_SHAPE))
     written = json.loads((folder / FILE_NAME).read_text()) | ({} if version is None else {"format": version})
     (folder / FILE_NAME).write_bytes(json.dumps(written, ensure_ascii=False, indent=1).replace("\n", "\r\n").encode())
 
-    assert cli.main(["inspect", str(folder), "--json"]) == 0
-    shown = capsys.readouterr().out
+    shown = printed(capsys, "inspect", folder, "--json")
     assert shown.replace("\n", "").isprintable()
     assert json.loads(shown) == written
 
@@ -140,14 +131,12 @@ def unpack(archive: Path, folder: Path) -> Path:
 @pytest.mark.ci
 @pytest.mark.parametrize("packed", [True, False])
 def test_operators_on_the_cpu_are_read_from_the_programs(
-    packed: bool, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    packed: bool, divided_archive: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     archive = divided_archive if packed else unpack(divided_archive, tmp_path)
 
-    assert cli.main(["inspect", str(archive)]) == 0
-    assert "operators on the CPU, not on onnxruntime: aten::linear\n" in capsys.readouterr().out
-    assert cli.main(["inspect", str(archive), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["on_cpu"] == ["aten::linear"]
+    assert "operators on the CPU, not on onnxruntime: aten::linear\n" in printed(capsys, "inspect", archive)
+    assert json.loads(printed(capsys, "inspect", archive, "--json"))["on_cpu"] == ["aten::linear"]
 
 
 def test_the_file_of_segments_is_the_one_that_is_written() -> None:
@@ -157,23 +146,19 @@ def test_the_file_of_segments_is_the_one_that_is_written() -> None:
 
 @pytest.mark.parametrize("content", ["nonsense", "[]", '{"segments": [{"place": "cpu"}]}'])
 def test_a_damaged_list_of_segments_is_named(
-    content: str, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str, divided_archive: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     archive = unpack(divided_archive, tmp_path)
     damaged = next(archive.rglob(SEGMENTS))
     damaged.write_text(content)
 
-    assert cli.main(["inspect", str(archive)]) == 1
-    told = capsys.readouterr().err
+    told = refusal(capsys, "inspect", archive)
     assert told.startswith("error: ")
     assert f"is damaged: {damaged.relative_to(archive)} is not a list of segments" in told
 
 
-def test_a_manifest_of_another_format_is_printed_for_machines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_manifest_of_another_format_is_printed_for_machines(tmp_path: Path, capsys: Capture) -> None:
     archive = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None, **ANY_SHAPE))
     (archive / "variants.json").write_text('{"format": 99}')
 
-    assert cli.main(["inspect", str(archive), "--json"]) == 0
-    assert capsys.readouterr().out == '{"format": 99}'
+    assert printed(capsys, "inspect", archive, "--json") == '{"format": 99}'

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from fake_model import GRID
-from tiny_archive import VOCABULARY, make_archive, make_model
+from printed import Capture, refusal
+from tiny_archive import VOCABULARY, make_archive, sums_of
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.config.manifest_values import RequestLimits
@@ -36,19 +37,13 @@ def predict(archive: Path, lines: Sequence[object], folder: Path) -> tuple[int, 
     return code, [json.loads(line) for line in output.read_text("utf-8").splitlines()]
 
 
-@torch.no_grad()
-def expected(ids: list[int]) -> list[list[float]]:
-    answer: list[list[float]] = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0].tolist()
-    return answer
-
-
 def test_every_line_is_answered_in_its_place(archive: Path, tmp_path: Path) -> None:
     lines = [[(7 * step + row) % VOCABULARY for step in range(row % GRID.lengths[-1] + 1)] for row in range(2500)]
     code, answers = predict(archive, lines, tmp_path)
 
     assert (code, len(answers)) == (0, len(lines))
     for ids, answer in list(zip(lines, answers, strict=True))[::97]:
-        torch.testing.assert_close(torch.tensor(answer), torch.tensor(expected(ids)), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(torch.tensor(answer), sums_of(ids), atol=1e-5, rtol=1e-5)
 
 
 def test_a_line_may_have_any_json_form_of_a_request(archive: Path, tmp_path: Path) -> None:
@@ -62,9 +57,7 @@ def test_a_line_may_have_any_json_form_of_a_request(archive: Path, tmp_path: Pat
     assert answers[3]["outputs"][0]["shape"] == [2, 3]
 
 
-def test_a_bad_line_becomes_an_error_object_in_its_place(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_line_becomes_an_error_object_in_its_place(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     lines: list[object] = [[1, 2], "no JSON", [VOCABULARY], "", [3], [1] * 9]
     code, answers = predict(archive, lines, tmp_path)
 
@@ -96,7 +89,7 @@ def test_the_codec_of_the_archive_answers_as_on_a_server(tmp_path: Path) -> None
     code, answers = predict(make_archive(tmp_path / "tiny", codec="codec_of_tests:Codec"), ["5 17", "x"], tmp_path)
 
     assert code == 1
-    assert answers[0] == " ".join(f"{row[0]:.3f}" for row in expected([5, 17]))
+    assert answers[0] == " ".join(f"{row[0]:.3f}" for row in sums_of([5, 17]))
     assert answers[1]["type"] == "InvalidInput"
 
 
@@ -136,9 +129,7 @@ def test_a_reader_that_ends_early_is_no_defect(archive: Path, tmp_path: Path) ->
         assert process.wait() == 1
 
 
-def test_neither_the_archive_nor_the_requests_are_overwritten(
-    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_neither_the_archive_nor_the_requests_are_overwritten(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     file = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", archive))
     requests, link = write(tmp_path / "requests.jsonl", [[1]]), tmp_path / "link.jsonl"
     link.symlink_to(requests)
@@ -148,8 +139,7 @@ def test_neither_the_archive_nor_the_requests_are_overwritten(
         (file, "is the archive: give another file"),
         (link, "is the file of requests: give another file with -o"),
     ):
-        assert main(["predict", str(file), str(requests), "-o", str(output)]) == 1
-        assert told in capsys.readouterr().err
+        assert told in refusal(capsys, "predict", file, requests, "-o", output)
     assert (file.read_bytes(), requests.read_text("utf-8")) == (before, "[1]\n")
 
 
@@ -172,11 +162,8 @@ def test_an_archive_may_be_a_folder_of_the_working_directory(tmp_path: Path, mon
     assert sys.path == before
 
 
-def test_a_codec_that_cannot_be_loaded_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_codec_that_cannot_be_loaded_is_told(tmp_path: Path, capsys: Capture) -> None:
     archive = make_archive(tmp_path / "tiny", codec="codec_of_tests:Missing")
-    requests = write(tmp_path / "requests.jsonl", [[1]])
-
-    assert main(["predict", str(archive), str(requests)]) == 1
-    error = capsys.readouterr().err
+    error = refusal(capsys, "predict", archive, write(tmp_path / "requests.jsonl", [[1]]))
     assert "codec codec_of_tests:Missing" in error
     assert "bug" not in error

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from printed import Capture, printed, refusal
 from redis_cluster import running_cluster
 from redis_server import RedisServer, one_and_others_long, running, server_programs
 from streaming_archive import streaming_manifest, write_streaming_archive
@@ -15,7 +16,6 @@ from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate
 
-Capture = pytest.CaptureFixture[str]
 Packaged = Callable[..., str]
 LIMITS = Limits(sessions=3, bytes=100_000, idle_seconds=60)
 
@@ -48,8 +48,7 @@ def open_in(directory: Path, model: str, *names: str) -> None:
 
 
 def told(capsys: Capture, *arguments: str) -> dict[str, object]:
-    assert cli.main(["sessions", *arguments, "--json"]) == 0
-    figures: dict[str, object] = json.loads(capsys.readouterr().out)
+    figures: dict[str, object] = json.loads(printed(capsys, "sessions", *arguments, "--json"))
     return figures
 
 
@@ -71,8 +70,7 @@ def test_sessions_of_the_archives_name_are_counted_and_of_another_that_the_serve
 def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -> None:
     open_in(directory, "tiny", "a")
 
-    assert cli.main(["sessions", archive]) == 0
-    sentence = capsys.readouterr().out
+    sentence = printed(capsys, "sessions", archive)
     assert sentence.startswith("tiny: 1 of 3 sessions open, 0 KB of 98 KB, the oldest was last used 0 s ago")
     assert sentence.endswith(f"in {directory / 'tiny.sessions'}\n")
 
@@ -90,17 +88,15 @@ def test_an_archive_without_sessions_and_one_whose_clients_keep_them_say_so(
 ) -> None:
     archive = write_streaming_archive(tmp_path / "none", streaming_manifest(None))
 
-    assert cli.main(["sessions", str(archive)]) == 1
-    assert "has no sessions: it was packaged without `streaming`" in capsys.readouterr().err
-    assert cli.main(["sessions", packaged(store="client")]) == 1
-    assert "keeps no sessions: with `store: client` each client keeps its own" in capsys.readouterr().err
+    assert "has no sessions: it was packaged without `streaming`" in refusal(capsys, "sessions", archive)
+    told = refusal(capsys, "sessions", packaged(store="client"))
+    assert "keeps no sessions: with `store: client` each client keeps its own" in told
 
 
 def test_an_archive_without_a_name_asks_for_one(archive: str, directory: Path, capsys: Capture) -> None:
     (Path(archive) / "MAR-INF" / "MANIFEST.json").unlink()
 
-    assert cli.main(["sessions", archive]) == 1
-    assert "give --name" in capsys.readouterr().err
+    assert "give --name" in refusal(capsys, "sessions", archive)
     assert told(capsys, archive, "--name", "tiny")["sessions"] == 0
 
 
@@ -108,8 +104,7 @@ def test_a_store_that_cannot_be_read_is_a_refusal(archive: str, directory: Path,
     directory.mkdir()
     (directory / "tiny.sessions").write_bytes(b"no database " * 100)
 
-    assert cli.main(["sessions", archive]) == 1
-    error = capsys.readouterr().err
+    error = refusal(capsys, "sessions", archive)
     assert error.startswith("error: the session store ")
     assert "Traceback" not in error
 
@@ -147,5 +142,5 @@ def test_the_sessions_of_all_shards_are_counted(
 
 
 def test_a_server_that_is_not_there_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
-    assert cli.main(["sessions", packaged(store="redis", redis={"url": "redis://127.0.0.1:1/0"})]) == 1
-    assert "the session store redis://127.0.0.1:1/0 cannot be used" in capsys.readouterr().err
+    told = refusal(capsys, "sessions", packaged(store="redis", redis={"url": "redis://127.0.0.1:1/0"}))
+    assert "the session store redis://127.0.0.1:1/0 cannot be used" in told

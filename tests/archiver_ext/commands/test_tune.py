@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed import Capture, misuse, printed
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant
-
-Capture = pytest.CaptureFixture[str]
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "examples" / "lengths" / "lognormal.txt"
@@ -40,8 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def figures(capsys: Capture, *arguments: str) -> dict[str, Any]:
-    assert cli.main(["tune", *arguments, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = json.loads(printed(capsys, "tune", *arguments, "--json"))
     return found
 
 
@@ -126,8 +124,7 @@ def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path:
     assert found["proposed"]["lengths"] == [4, 8]
     fewer = figures(capsys, "lengths.txt", "--archive", archive, "--count", "1")
     assert fewer["proposed"]["milliseconds_per_sequence"] == 6.0
-    assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
-    assert "ms per sequence" in capsys.readouterr().out
+    assert "ms per sequence" in printed(capsys, "tune", "lengths.txt", "--archive", archive)
 
 
 def test_an_archive_in_chunks_of_the_grid_is_told_to_pad_less(capsys: Capture, tmp_path: Path) -> None:
@@ -143,17 +140,16 @@ def test_an_archive_in_chunks_of_the_grid_is_told_to_pad_less(capsys: Capture, t
 def test_no_padding_is_told_for_an_engine_that_stops_each_row(capsys: Capture, folder: Path) -> None:
     (folder / "model-config.yaml").write_text(f"{CONFIG}  backend: native\n")
     found = figures(capsys, str(SAMPLE), "--config", "model-config.yaml")
-    assert cli.main(["tune", str(SAMPLE), "--config", "model-config.yaml"]) == 0
-    printed = capsys.readouterr().out
+    shown = printed(capsys, "tune", SAMPLE, "--config", "model-config.yaml")
 
     assert (found["engine"], found["pads_to"]) == ("native", "none")
     for grid in (found["today"], found["proposed"]):
         assert grid["lengths"] == [16, 32, 64, 128, 256, 330]
         assert (grid["padded_share"], grid["computed_timesteps"]) == (0, grid["useful_timesteps"])
-    assert "native stops each row of a call at its own end: its recurrent layers compute no padding" in printed
-    assert "Other bucket lengths save no time" in printed
-    assert "limits only: up to 8 rows in a call, and up to 330 timesteps in a sequence" in printed
-    assert "neuron_lstm:" not in printed
+    assert "native stops each row of a call at its own end: its recurrent layers compute no padding" in shown
+    assert "Other bucket lengths save no time" in shown
+    assert "limits only: up to 8 rows in a call, and up to 330 timesteps in a sequence" in shown
+    assert "neuron_lstm:" not in shown
 
 
 def test_an_archive_whose_engine_stops_each_row_has_no_padding(capsys: Capture, tmp_path: Path) -> None:
@@ -165,8 +161,7 @@ def test_an_archive_whose_engine_stops_each_row_has_no_padding(capsys: Capture, 
     assert found["today"]["padded_share"] == 0
     assert found["today"]["milliseconds_per_sequence"] == pytest.approx(0.5 / 4)
     assert found["notes"] == []
-    assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
-    assert "compute no padding" in capsys.readouterr().out
+    assert "compute no padding" in printed(capsys, "tune", "lengths.txt", "--archive", archive)
 
 
 def test_an_engine_that_takes_every_length_pads_by_batch(capsys: Capture, tmp_path: Path, folder: Path) -> None:
@@ -179,8 +174,7 @@ def test_an_engine_that_takes_every_length_pads_by_batch(capsys: Capture, tmp_pa
     assert (configured["pads_to"], packaged["pads_to"]) == ("call", "call")
     assert configured["today"]["padded_share"] is packaged["today"]["padded_share"] is None
     assert packaged["today"] == packaged["proposed"]
-    assert cli.main(["tune", "lengths.txt", "--config", "model-config.yaml"]) == 0
-    assert "by batch" in capsys.readouterr().out
+    assert "by batch" in printed(capsys, "tune", "lengths.txt", "--config", "model-config.yaml")
 
 
 def test_another_engine_in_the_configuration_is_told(capsys: Capture, tmp_path: Path, folder: Path) -> None:
@@ -270,11 +264,7 @@ WRONG = ("--count 0", "--count 257", "--count many", "--longest 0", "--longest 1
 
 @pytest.mark.parametrize("arguments", ["", *(f"a {wrong}" for wrong in WRONG)])
 def test_a_wrong_command_line_ends_with_2(capsys: Capture, arguments: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["tune", *arguments.split()])
-
-    assert ended.value.code == 2
-    assert "usage" in capsys.readouterr().err
+    assert "usage" in misuse(capsys, "tune", *arguments.split())
 
 
 @pytest.mark.parametrize("option", ["--save-lengths", "--picture"])

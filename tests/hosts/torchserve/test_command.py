@@ -10,6 +10,7 @@ from unittest.mock import Mock
 from xml.etree import ElementTree as ET
 
 import pytest
+from printed import Capture, misuse, printed
 from tiny_archive import renamed
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
@@ -17,8 +18,6 @@ from torchserve_neuron_lstm.handlers.torchserve_messages import parse_properties
 from torchserve_neuron_lstm.hosts.torchserve import command
 from torchserve_neuron_lstm.hosts.torchserve.command import check_torchserve, java_environment
 from torchserve_neuron_lstm.inference.errors import ArchiveError
-
-Capture = pytest.CaptureFixture[str]
 
 
 def refused(capsys: Capture, *words: str | Path) -> str:
@@ -31,8 +30,7 @@ def refused(capsys: Capture, *words: str | Path) -> str:
 
 def test_the_written_files_name_each_other(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "new" / "folder"
-    assert main(["serve", str(archive), "--set", "job_queue_size=7", "--print-config", str(folder)]) == 0
-    words = shlex.split(capsys.readouterr().out)
+    words = shlex.split(printed(capsys, "serve", archive, "--set", "job_queue_size=7", "--print-config", folder))
     options = dict(itertools.pairwise(words))
     settings = parse_properties((folder / "config.properties").read_text())
 
@@ -127,11 +125,7 @@ def test_a_file_of_a_setting_that_is_missing_is_refused(archive: Path, tmp_path:
 
 @pytest.mark.parametrize("text", ["job_queue_size", "=7", "job queue=1", "a=b\nc=d"])
 def test_a_setting_of_another_form_is_a_wrong_command_line(archive: Path, capsys: Capture, text: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["serve", str(archive), "--set", text])
-
-    assert ended.value.code == 2
-    assert "expected KEY=VALUE" in capsys.readouterr().err
+    assert "expected KEY=VALUE" in misuse(capsys, "serve", archive, "--set", text)
 
 
 def test_a_missing_or_damaged_archive_and_a_folder_of_another_kind_are_refused_as_that(

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as generate_ec_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from printed import Capture, refusal
 
 from torchserve_neuron_lstm.archiver_ext.archive import writer
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, parsed, write_list
@@ -41,13 +42,13 @@ def test_a_signed_archive_passes_in_both_forms(made: Path, verify: Callable[...,
     assert (code, "is not signed" in err) == (1, True)
 
 
-def test_a_key_is_not_replaced_by_an_archive(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_is_not_replaced_by_an_archive(made: Path, tmp_path: Path, capsys: Capture) -> None:
     """A key that is lost cannot be made again."""
     key = Path(shutil.copy(made / "own.pem", tmp_path))
     before = key.read_bytes()
 
-    assert main(["sign", str(made / "tiny.mar"), "--key", str(key), "-o", str(key)]) == 1
-    assert f"{key} is the private key: give another file with -o" in capsys.readouterr().err
+    told = refusal(capsys, "sign", made / "tiny.mar", "--key", key, "-o", key)
+    assert f"{key} is the private key: give another file with -o" in told
     assert key.read_bytes() == before
 
 
@@ -161,7 +162,7 @@ def test_what_rewrites_an_archive_renews_the_list_and_removes_the_signature(
 
 
 def test_calibrate_says_that_a_signature_is_gone(
-    made: Path, tmp_path: Path, verify: Callable[..., Said], capfd: pytest.CaptureFixture[str]
+    made: Path, tmp_path: Path, verify: Callable[..., Said], capfd: Capture
 ) -> None:
     archive = Path(shutil.copy(made / "signed-tiny.mar", tmp_path))
 
@@ -197,21 +198,19 @@ def test_nothing_of_a_changed_archive_is_run_or_written_again(
 
 @pytest.mark.parametrize("words", [["sign", "--key", "own.pem"], ["calibrate"]])
 def test_an_archive_without_a_list_is_refused_and_a_changed_one_not_signed(
-    words: list[str], made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], made: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     """The commands that write an archive compare its files with the list first: a signature would hide a change."""
     folder = Path(shutil.copytree(made / "tiny", tmp_path / "tiny"))
     (folder / "weights.pt").write_bytes(b"other")
-    assert main(["sign", str(folder), "--key", str(made / "own.pem")]) == 1
-    assert "weights.pt was changed" in capsys.readouterr().err
+    assert "weights.pt was changed" in refusal(capsys, "sign", folder, "--key", made / "own.pem")
 
     shutil.copy(made / "tiny" / "weights.pt", folder)
     (folder / "SHA256SUMS").unlink()
-    assert main([words[0], str(folder), *words[1:]]) == 1
-    assert "has no list SHA256SUMS: package the model again" in capsys.readouterr().err
+    assert "has no list SHA256SUMS: package the model again" in refusal(capsys, words[0], folder, *words[1:])
 
 
-def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: Capture) -> None:
     keys = {name: tmp_path / f"{name}.pem" for name in ("open", "shared", "public", "encrypted", "elliptic", "missing")}
     for name in ("open", "shared"):
         shutil.copy(made / "own.pem", keys[name])
@@ -230,8 +229,7 @@ def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: p
     for name, key in keys.items():
         if key.exists():
             key.chmod({"open": 0o604, "shared": 0o640}.get(name, 0o600))
-        assert main(["sign", str(made / "tiny.mar"), "--key", str(key), "-o", str(tmp_path / "out.mar")]) == 1
-        assert told[name] in capsys.readouterr().err
+        assert told[name] in refusal(capsys, "sign", made / "tiny.mar", "--key", key, "-o", tmp_path / "out.mar")
     assert not (tmp_path / "out.mar").exists()
 
 
@@ -257,16 +255,13 @@ def test_a_host_without_cryptography_is_not_ready_if_keys_are_trusted(
         check_folder(str(made / "signed-tiny"), str(made / "own.pub"))
 
 
-def test_a_missing_archive_and_a_missing_file_of_keys_are_named(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    archives, missing = [str(made / "signed-tiny.mar"), str(made / "signed-tiny")], tmp_path / "none"
+def test_a_missing_archive_and_a_missing_file_of_keys_are_named(made: Path, tmp_path: Path, capsys: Capture) -> None:
+    archives, missing = [made / "signed-tiny.mar", made / "signed-tiny"], tmp_path / "none"
     for given, keys, told in (
-        ([str(missing)], made / "own.pub", f"{missing}: no such file or directory"),
+        ([missing], made / "own.pub", f"{missing}: no such file or directory"),
         (archives, missing, f"--trusted-keys: there is no file {missing}"),
     ):
-        assert main(["verify", *given, "--trusted-keys", str(keys)]) == 1
-        assert capsys.readouterr().err == f"error: {told}\n"
+        assert refusal(capsys, "verify", *given, "--trusted-keys", keys) == f"error: {told}\n"
 
 
 def test_a_list_that_would_fill_the_memory_is_refused(
