@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
@@ -55,6 +56,13 @@ def _one_fork_server() -> Iterator[None]:
 
     with fork_server:
         yield
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """An empty folder for temporary files, with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
+        yield Path(folder)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,5 @@
 """One TorchServe for all end-to-end tests of a process; the standard command packages every model."""
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,10 +90,3 @@ def server(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     settings = {"ts_open_inference_protocol": "true"}
     with serving(store.folder, models, settings=settings, environment=environment) as running:
         yield running
-
-
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A temporary folder with a short path, because it contains sockets."""
-    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
-        yield Path(folder)

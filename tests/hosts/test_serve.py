@@ -41,13 +41,6 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return archive
 
 
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """An empty folder for temporary files, with a path that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
-        yield Path(folder)
-
-
 def five_ports() -> int:
     while True:
         (first,) = free_ports(1)

@@ -1,10 +1,11 @@
 """Archives for the tests of hosts, and the service of each in this process."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from archiving import archived, write_source
 from served_models import SCORER, SCORING, TAGGER, TAGGING
 
@@ -62,3 +63,11 @@ def in_process(archives: Archives, names: Iterable[str]) -> Iterator[tuple[str, 
         model = ModelIdentity(name, "1.0")
         host = Host(opened.directory, model, 6_553_500, 120_000.0, lambda *_: None, dict(os.environ), threads=1)
         yield name, open_service(host)
+
+
+def assert_scores_of_the_whole(archives: Archives, frames: np.ndarray, pieces: Sequence[np.ndarray]) -> None:
+    """Compare the scores of a session's pieces with those of the whole sequence, by the model without sessions."""
+    with open_archive(archives.path("scorer"), threads=1) as model:
+        (whole,) = model.predict([frames], as_numpy=True)
+    assert isinstance(whole, np.ndarray)
+    np.testing.assert_allclose(np.concatenate(pieces), whole, atol=1e-5)

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 from grpc_calls import WRONG, Wrong, broken_messages, call, client, equal_over_rest, infer, request, tensor
-from host_archives import Archives, in_process
+from host_archives import Archives, assert_scores_of_the_whole, in_process
 from mixed_requests import frames_of, mixed_requests
 from rest import JSON, get, post
 
-from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.hosts.grpc.messages import message_class
 
@@ -98,11 +97,7 @@ def test_a_session_with_the_client_goes_over_grpc_in_pieces(kserve: Mapping[str,
             response = called.infer("roaming", piece, parameters=parameters, **flags)
             found.append(response.as_numpy("scores")[0])
             token = response.get_response().parameters["ts_request_sequence_token"].string_param
-    with open_archive(archives.path("scorer"), threads=1) as model:
-        (whole,) = model.predict([frames], as_numpy=True)
-
-    assert isinstance(whole, np.ndarray)
-    np.testing.assert_allclose(np.concatenate(found), whole, atol=1e-5)
+    assert_scores_of_the_whole(archives, frames, found)
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=[one.change for one in WRONG])

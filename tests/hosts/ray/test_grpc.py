@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from grpc_calls import WRONG, Wrong, broken_messages, call, client, equal_over_rest, infer, request, tensor
-from host_archives import Archives
+from host_archives import Archives, assert_scores_of_the_whole
 from mixed_requests import frames_of
 from tritonclient.utils import InferenceServerException
 
-from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.hosts.grpc.messages import message_class
 
 from .conftest import Ports
@@ -61,11 +60,7 @@ def test_a_session_in_pieces_has_the_scores_of_the_whole(
         flags = {"sequence_start": start == 0, "sequence_end": end == 21}
         piece = [tensor("frames", frames[None, start:end])]
         found.append(opened.infer("stream", piece, sequence_id=session, **flags).as_numpy("scores")[0])
-    with open_archive(archives.path("scorer"), threads=1) as model:
-        (whole,) = model.predict([frames], as_numpy=True)
-
-    assert isinstance(whole, np.ndarray)
-    np.testing.assert_allclose(np.concatenate(found), whole, atol=1e-5)
+    assert_scores_of_the_whole(archives, frames, found)
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=[one.change for one in WRONG])

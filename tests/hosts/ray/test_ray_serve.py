@@ -3,23 +3,20 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import tritonclient.http as triton
 from archiving import archived, write_source
-from host_archives import Archives, in_process
+from host_archives import Archives, assert_scores_of_the_whole, in_process
 from mixed_requests import frames_of, mixed_requests
 from rest import JSON, Reply, post
 from served_models import SCORER, SCORING
 from torchserve_process import TorchServe
 
-from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.hosts.ray import app
 from torchserve_neuron_lstm.inference.errors import ArchiveError
@@ -52,30 +49,17 @@ def test_500_mixed_requests_have_equal_bytes_on_ray_on_torchserve_and_in_process
     assert statuses == {200, 400, 413}
 
 
-def tensor(name: str, array: np.ndarray) -> triton.InferInput:
-    return triton.InferInput(name, array.shape, "FP32").set_data_from_numpy(array)
-
-
-@pytest.fixture(scope="module")
-def client(ray_port: int) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(f"127.0.0.1:{ray_port}") as opened:
-        yield opened
-
-
 def test_a_session_goes_from_torchserve_to_ray_and_back(
-    client: triton.InferenceServerClient, torchserve: TorchServe, archives: Archives
+    ray_port: int, torchserve: TorchServe, archives: Archives
 ) -> None:
     frames, found = frames_of(21, 1), []
-    with triton.InferenceServerClient(f"127.0.0.1:{torchserve.inference}") as other:
-        for turn, (start, end) in zip((other, client, other), ((0, 4), (4, 9), (9, 21)), strict=True):
-            flags = {"sequence_start": start == 0, "sequence_end": end == 21}
-            chunk = [tensor("frames", frames[None, start:end])]
-            found.append(turn.infer("stream", chunk, sequence_id=77, **flags).as_numpy("scores")[0])
-    with open_archive(archives.path("scorer"), threads=1) as model:
-        (whole,) = model.predict([frames], as_numpy=True)
-
-    assert isinstance(whole, np.ndarray)
-    np.testing.assert_allclose(np.concatenate(found), whole, atol=1e-5)
+    ports = (torchserve.inference, ray_port, torchserve.inference)
+    for port, (start, end) in zip(ports, ((0, 4), (4, 9), (9, 21)), strict=True):
+        flags = {"sequence_start": start == 0, "sequence_end": end == 21}
+        chunk = triton.InferInput("frames", [1, end - start, 3], "FP32").set_data_from_numpy(frames[None, start:end])
+        with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            found.append(client.infer("stream", [chunk], sequence_id=77, **flags).as_numpy("scores")[0])
+    assert_scores_of_the_whole(archives, frames, found)
 
 
 def test_new_archives_take_over_without_a_refused_request(ray_port: int, archives: Archives, tmp_path: Path) -> None:

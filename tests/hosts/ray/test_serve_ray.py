@@ -17,7 +17,7 @@ from host_archives import Archives
 from ray.exceptions import RayActorError
 from rest import JSON, get, post
 from running_command import SECONDS, Command
-from tiny_archive import make_archive, renamed
+from tiny_archive import renamed
 from torchserve_process import free_ports
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
@@ -57,11 +57,6 @@ def a_ray() -> Iterator[str]:
 def joining(address: str) -> dict[str, str]:
     """The variables of a command that uses a Ray with a token, as `ray.init` starts it."""
     return {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token"}
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
 
 
 def ports_of(http: int, grpc: int) -> list[str]:
