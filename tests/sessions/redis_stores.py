@@ -19,6 +19,9 @@ LIMITS = Limits(sessions=16_000, bytes=100_000_000, idle_seconds=900.0)
 NAMES = [id_in_partition("session", "tagger", partition) for partition in range(PARTITIONS)]
 """A session of each partition."""
 TAGS = partition_tags("tagger")
+_COMMANDS = "get mget set del getrange pttl pexpire zadd zrem zcard zcount zscore zrange zrangebyscore hget hset hdel"
+RIGHTS = [f"+{command}" for command in f"{_COMMANDS} hincrby time evalsha script|load select".split()]
+"""The commands that a user of a store needs."""
 MakeStore = Callable[..., RedisStore]
 """A function that makes a store for an address: `make(url, clock=None, limits=..., **settings)`."""
 StartServer = Callable[..., RedisServer]

@@ -2,13 +2,14 @@ from pathlib import Path
 
 import pytest
 from memory_store import Clock
+from redis_cluster import ask
 from redis_server import RedisServer
 from store_calls import read, write
 from tls import certificate, tls_in_front
 
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
-from .redis_stores import MakeStore, StartServer
+from .redis_stores import RIGHTS, MakeStore, StartServer
 
 
 def test_the_password_is_in_the_environment(
@@ -34,14 +35,7 @@ def test_the_password_is_in_the_environment(
 def test_a_user_needs_no_more_rights_than_these(
     server: RedisServer, store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands = (
-        "get mget set del getrange pttl pexpire zadd zrem zcard zcount zscore zrange zrangebyscore hget hset hdel"
-    )
-    rights = [f"+{command}" for command in f"{commands} hincrby time evalsha".split()]
-    with server.client() as client:
-        client.execute_command(
-            "ACL", "SETUSER", "neuron", "on", ">s3cret", "~neuron-lstm:*", *rights, "+script|load", "+select"
-        )
+    ask(server, "ACL", "SETUSER", "neuron", "on", ">s3cret", "~neuron-lstm:*", *RIGHTS)
     monkeypatch.setenv("SESSIONS_PASSWORD", "s3cret")
     clock = Clock()
     store = store_on_server(server.url, clock, username="neuron", password_env="SESSIONS_PASSWORD")
@@ -51,8 +45,7 @@ def test_a_user_needs_no_more_rights_than_these(
     clock.now += 1000
     assert store.write([RecordUpdate("c", b"", None, ended=True)]) == [Written()]
     assert (store.expired(), store.totals().sessions) == (2, 0)
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "neuron", "-mget")
+    ask(server, "ACL", "SETUSER", "neuron", "-mget")
     with pytest.raises(StoreUnavailableError, match="check the username and the password in SESSIONS_PASSWORD"):
         store.read(["a"])
 

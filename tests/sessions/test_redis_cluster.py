@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoreTotals, StoreUnavailableError, Written
 
 from .conftest import PROGRAMS
-from .redis_stores import NAMES, TAGS, MakeStore, write
+from .redis_stores import NAMES, RIGHTS, TAGS, MakeStore, write
 
 
 class Wire:
@@ -200,11 +200,8 @@ def test_the_setting_must_fit_the_servers(
 def test_the_password_is_sent_to_every_node(
     cluster: LocalCluster, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rights = "+get +mget +set +del +getrange +pttl +pexpire +zadd +zrem +zcard +zcount +zscore +zrange +zrangebyscore"
-    more = "+hget +hset +hdel +hincrby +time +evalsha +script|load +cluster|slots +select"
     for server in cluster.primaries:
-        user = ("SETUSER", "neuron", "on", ">s3cret", "~neuron-lstm:*")
-        ask(server, "ACL", *user, *f"{rights} {more}".split())
+        ask(server, "ACL", "SETUSER", "neuron", "on", ">s3cret", "~neuron-lstm:*", *RIGHTS, "+cluster|slots")
     monkeypatch.setenv("SESSIONS_PASSWORD", "s3cret")
     who = {"username": "neuron", "password_env": "SESSIONS_PASSWORD"}
     assert write(store_on(cluster.url, **who), b"record") == [Written()] * PARTITIONS

@@ -5,6 +5,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from redis_cluster import ask
 from redis_server import SECONDS, RedisServer, one_and_others_long, running, server_programs
 from store_calls import WIDE, begin, records, revision
 from waiting import wait_for
@@ -44,8 +45,7 @@ def test_what_was_answered_is_on_the_replica(servers: tuple[RedisServer, RedisSe
         for number in range(20):
             assert store.write([RecordUpdate("a", b"%d" % number, revision(store, "a"))]) == [Written()]
     first.kill()
-    with second.client() as client:
-        client.execute_command("REPLICAOF", "NO", "ONE")
+    ask(second, "REPLICAOF", "NO", "ONE")
     with store_on(second) as store:
         assert records(store.read(["a"])) == [b"19"]
         assert store.write([RecordUpdate("a", b"next", revision(store, "a"))]) == [Written()]
@@ -56,16 +56,16 @@ def test_a_primary_that_became_a_replica_is_told_and_is_used_when_it_is_one_agai
 ) -> None:
     """A failover may leave a server running. It serves what it has, and the message says what to do."""
     first, second = servers
-    with store_on(first) as store, first.client() as client, second.client() as other:
+    with store_on(first) as store:
         begin(store, "a")
         before = revision(store, "a")
-        other.execute_command("REPLICAOF", "NO", "ONE")
-        client.execute_command("REPLICAOF", "127.0.0.1", str(second.port))
+        ask(second, "REPLICAOF", "NO", "ONE")
+        ask(first, "REPLICAOF", "127.0.0.1", second.port)
 
         with pytest.raises(StoreUnavailableError, match=r"it is a replica, .* give the address of the primary"):
             store.write([RecordUpdate("a", b"next", before)])
 
-        client.execute_command("REPLICAOF", "NO", "ONE")
+        ask(first, "REPLICAOF", "NO", "ONE")
         assert store.write([RecordUpdate("a", b"next", before)]) == [Written()]
         assert records(store.read(["a"])) == [b"next"]
 
@@ -77,9 +77,8 @@ def test_one_address_leads_to_the_promoted_replica(servers: tuple[RedisServer, R
         first.kill()
         with pytest.raises(StoreUnavailableError, match="Connection refused"):
             store.read(["a"])
-        with second.client() as client:
-            client.execute_command("REPLICAOF", "NO", "ONE")
-            client.config_set("port", first.port)
+        ask(second, "REPLICAOF", "NO", "ONE")
+        ask(second, "CONFIG", "SET", "port", first.port)
         with store_on(first) as unreplicated:
             assert unreplicated.write([RecordUpdate("a", b"next", revision(unreplicated, "a"))]) == [Written()]
         assert records(store.read(["a"])) == [b"next"]

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from memory_store import Clock
+from redis_cluster import ask
 from redis_server import RedisServer
 from store_calls import begin, read, write
 from waiting import wait_for
@@ -38,8 +39,7 @@ def test_a_server_without_memory_refuses_what_does_not_fit(server: RedisServer, 
     assert [read(store, f"{number}") for number in range(20)] == [bytes(6000)] * 20
     assert store.totals()[:2] == (20, 120_000)
 
-    with server.client() as client:
-        client.config_set("maxmemory", 0)
+    ask(server, "CONFIG", "SET", "maxmemory", 0)
     assert store.write([RecordUpdate(f"new {number}", bytes(6000), None) for number in range(100)]) == [Written()] * 100
 
 
@@ -90,8 +90,7 @@ def test_a_server_that_throws_sessions_away_is_warned_of(
     with caplog.at_level(logging.WARNING):
         store_on_server(server.url).read(["a"])
         assert caplog.messages == []
-        with server.client() as client:
-            client.config_set("maxmemory-policy", "allkeys-lru")
+        ask(server, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         store = store_on_server(server.url)
         store.read(["a"])
         store.read(["a"])
