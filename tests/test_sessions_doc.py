@@ -135,9 +135,7 @@ def test_the_pieces_are_answered_as_the_whole_sequence(tagger: Path, answers: li
 @pytest.mark.parametrize("block", blocks(TEXT, "yaml"), ids=lambda block: block.split(":")[0])
 def test_every_configuration_is_valid(block: str, tmp_path: Path) -> None:
     whole = block if block.startswith("neuron_lstm:") else SPACE + "".join(f"  {line}\n" for line in block.splitlines())
-    config = parse_config(whole, "docs/sessions.md", tmp_path)
-
-    assert config.streaming is not None
+    assert parse_config(whole, "docs/sessions.md", tmp_path).streaming is not None
 
 
 def test_the_settings_that_are_shown_are_the_defaults() -> None:

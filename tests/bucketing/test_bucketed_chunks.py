@@ -99,9 +99,7 @@ def test_a_chunk_that_shorter_ones_replace_for_less_is_not_called() -> None:
 
 def test_rows_of_one_length_run_as_one_group() -> None:
     grid = BucketGrid((1, 4), (7, 61))
-    cost = CostModel.proportional(grid)
-
-    plan = BucketedChunkPlanner(grid, cost, most_states=0).plan([6100] * 4)
+    plan = BucketedChunkPlanner(grid, CostModel.proportional(grid), most_states=0).plan([6100] * 4)
 
     assert [(tuple(run.bucket), run.start) for run in plan.calls] == [((4, 61), start) for start in range(0, 6100, 61)]
 

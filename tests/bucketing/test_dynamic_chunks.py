@@ -99,9 +99,7 @@ def test_a_free_call_lets_every_chunk_be_cut_and_an_expensive_one_none() -> None
 
 def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> None:
     shape = DynamicShape(2, 10)
-    cost = CostModel.proportional(shape)
-
-    result = DynamicChunkPlanner(shape, cost).plan([1, 10, 2, 9, 1])
+    result = DynamicChunkPlanner(shape, CostModel.proportional(shape)).plan([1, 10, 2, 9, 1])
 
     assert [run.rows for run in result.calls if run.start == 0] == [(1, 3), (2, 0), (4,)]
     assert [head.bucket for head in result.heads] == [Bucket(2, 1), Bucket(2, 1), Bucket(1, 1)]

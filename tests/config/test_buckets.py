@@ -148,9 +148,7 @@ def test_what_is_made_in_python_is_checked_alike(folder: Path) -> None:
 
 @given(st.dictionaries(st.integers(1, 100), st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 9))
 def test_chosen_lengths_are_always_a_grid(observed: dict[int, int], count: int) -> None:
-    auto = AutoLengths(auto=count, histogram="f")
-
-    lengths = auto.lengths_for(observed, truncate=False)
+    lengths = AutoLengths(auto=count, histogram="f").lengths_for(observed, truncate=False)
 
     assert BucketGrid((1,), lengths).lengths[-1] == max(observed)
     assert len(lengths) <= count
@@ -196,9 +194,7 @@ def test_an_editor_knows_both_forms(length: str, good: bool) -> None:
 def test_a_batch_that_takes_long_to_load_is_refused(rows: int, accepted: bool) -> None:
     """More rows run in several calls of a smaller bucket; the JSON schema has the same bound."""
     file = written("[16]").replace("batch: [1, 4]", f"batch: [1, {rows}]")
-    validator = jsonschema.Draft202012Validator(json_schema())
-
-    assert validator.is_valid(yaml.safe_load(file)) == accepted
+    assert jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(file)) == accepted
     if accepted:
         assert parse_config(file, "model-config.yaml").grid.batches == (1, rows)
     else:

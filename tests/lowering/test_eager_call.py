@@ -90,9 +90,7 @@ def test_a_model_of_samples_may_need_hundreds_of_timesteps() -> None:
     """They are more than are tried one by one."""
     config = one_input("[batch, 1, time]", length="[400, 800]")
 
-    program = lower_exact(Samples(), config, ([800, 301, 399], [302, 330, 331]))
-
-    assert program.shortest == 301
+    assert lower_exact(Samples(), config, ([800, 301, 399], [302, 330, 331])).shortest == 301
 
 
 class Masked(nn.Module):
@@ -135,6 +133,4 @@ def test_buckets_below_the_fewest_timesteps_are_refused_with_those_to_keep() -> 
 
 
 def test_a_model_of_any_length_takes_one_timestep() -> None:
-    program = lower(Demanding(lambda m, x: m.gru(x)[0]), CONFIG)
-
-    assert program.shortest == 1
+    assert lower(Demanding(lambda m, x: m.gru(x)[0]), CONFIG).shortest == 1

@@ -76,9 +76,7 @@ def test_pairs_of_timesteps_run_in_buckets_of_even_and_odd_length() -> None:
     """The exporter excludes one of the two, as a slice has gaps in memory in the other."""
     config = one_input("[batch, time, 5]", "lengths: lengths", batch="[1, 4]", length="[8, 23, 32]")
 
-    program = lower_exact(Pyramid(), config, ([32, 4, 9, 23], [6], [8, 5], [23, 22, 7]))
-
-    assert program.shortest == 4
+    assert lower_exact(Pyramid(), config, ([32, 4, 9, 23], [6], [8, 5], [23, 22, 7])).shortest == 4
 
 
 @pytest.mark.ci
@@ -138,9 +136,7 @@ class FirstMarked(nn.Module):
 
 
 def test_a_state_at_a_computed_timestep_is_not_taken_for_the_last_one() -> None:
-    lowered = lower_exact(FirstMarked(), CONFIG, [[16, 7, 1]])
-
-    assert lowered.chunked is None
+    assert lower_exact(FirstMarked(), CONFIG, [[16, 7, 1]]).chunked is None
 
 
 class Shifted(Strided):

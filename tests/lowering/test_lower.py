@@ -260,9 +260,7 @@ def test_a_model_that_fails_on_drawn_ids_is_refused_with_the_range_to_declare() 
 def test_ids_of_a_one_hot_in_a_loop_are_bounded_by_its_classes() -> None:
     model = OfIds(lambda table, ids: nn.functional.one_hot(ids, FEATURES).float())
 
-    program = lower(model, IDS)
-
-    assert program.inputs[0].vocabulary == FEATURES
+    assert lower(model, IDS).inputs[0].vocabulary == FEATURES
 
 
 def test_bins_over_time_are_refused_with_their_line() -> None:

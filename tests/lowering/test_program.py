@@ -44,9 +44,7 @@ def test_inputs_whose_values_reach_no_output_are_noted() -> None:
 
 
 def test_inputs_that_are_used_are_not_noted() -> None:
-    program = lower(Careless(used=True), parse_config(YAML, "model-config.yaml"))
-
-    assert unused_inputs(program) == ()
+    assert unused_inputs(lower(Careless(used=True), parse_config(YAML, "model-config.yaml"))) == ()
 
 
 @pytest.mark.parametrize("fill", [torch.nan_to_num, lambda x: x.where(x.eq(x), 0), lambda x: x * x.nansum()])

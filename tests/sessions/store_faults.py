@@ -156,8 +156,7 @@ def main() -> None:
 
 
 def say(found: dict[str, Any], fault: Fault) -> None:
-    line = json.dumps({"fault": fault.name, **found})
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{json.dumps({'fault': fault.name, **found})}\n")
 
 
 if __name__ == "__main__":

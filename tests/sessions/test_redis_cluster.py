@@ -84,9 +84,7 @@ def test_any_node_names_the_others(cluster: LocalCluster, store_on: MakeStore) -
 
 def test_a_limit_holds_for_each_partition(cluster: LocalCluster, store_on: MakeStore) -> None:
     store = store_on(cluster.url, Clock(), Limits(40, 100_000, 900.0))
-    starts = [RecordUpdate(f"{number}", b"", None) for number in range(1000)]
-
-    outcomes = store.write(starts)
+    outcomes = store.write([RecordUpdate(f"{number}", b"", None) for number in range(1000)])
 
     assert outcomes.count(Written()) == PARTITIONS * 2
     assert outcomes.count(interface.LimitExceeded("2 sessions in one of 16 partitions", 900.0)) == 1000 - PARTITIONS * 2

@@ -43,9 +43,7 @@ def test_a_write_whose_answer_was_lost_is_made_once(server: RedisServer, store_o
 
         way.answers_to_lose = 1
         changes = [RecordUpdate("a", b"next", found.revision), RecordUpdate("b", b"new", None)]
-        outcomes = store.write([*changes, RecordUpdate("c", b"", None, True)])
-
-        assert outcomes == [Written()] * 3
+        assert store.write([*changes, RecordUpdate("c", b"", None, True)]) == [Written()] * 3
         assert [read(store, name) for name in "abc"] == [b"next", b"new", b""]
         assert store.totals() == StoreTotals(2, 7, 0.0)
         way.answers_to_lose = 2

@@ -30,8 +30,7 @@ def v2_body(arrays: Mapping[str, np.ndarray], *, binary: bool) -> tuple[bytes, d
     for name, array in arrays.items():
         datatype = {"float32": "FP32", "int64": "INT64"}[str(array.dtype)]
         inputs.append(triton.InferInput(name, array.shape, datatype).set_data_from_numpy(array, binary_data=binary))
-    outputs = None
-    body, json_bytes = triton.InferenceServerClient.generate_request_body(inputs, outputs=outputs)
+    body, json_bytes = triton.InferenceServerClient.generate_request_body(inputs, outputs=None)
     if json_bytes is None:
         return body, dict(JSON)
     return body, {"Inference-Header-Content-Length": str(json_bytes), "Content-Type": "application/octet-stream"}

@@ -56,9 +56,7 @@ sizes = st.integers(1, 40)
 def test_every_size_is_found(tmp_path_factory: pytest.TempPathFactory, **sizes: Any) -> None:
     file = saved(tmp_path_factory.mktemp("w"), Sized(**sizes))
     defaults = {"layers": 1, "both": False}
-    found = infer_arguments(Sized, {}, file)
-
-    assert {**defaults, **found} == sizes
+    assert {**defaults, **infer_arguments(Sized, {}, file)} == sizes
 
 
 def test_given_arguments_stay(tmp_path: Path) -> None:

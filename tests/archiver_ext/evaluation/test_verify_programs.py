@@ -110,9 +110,7 @@ def test_a_wrong_carry_is_found(wrong: summing_model.ChunkRun, seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(5))
 def test_states_that_go_to_another_session_are_caught(seed: int) -> None:
-    found = check(Served(right_chunk, swapped=True), seed=seed)
-
-    assert not found.passed
+    assert not check(Served(right_chunk, swapped=True), seed=seed).passed
 
 
 def test_a_batch_holds_sessions_that_begin_and_sessions_that_go_on() -> None:

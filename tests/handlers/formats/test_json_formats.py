@@ -257,9 +257,7 @@ def test_a_model_without_time_takes_vectors() -> None:
 
 def test_a_timeout_of_the_protocol_is_in_microseconds() -> None:
     """The service counts milliseconds."""
-    body = {"inputs": [TENSOR], "parameters": {"timeout": 2500}}
-
-    assert decode(row(body)).timeout_ms == 2.5
+    assert decode(row({"inputs": [TENSOR], "parameters": {"timeout": 2500}})).timeout_ms == 2.5
     assert decode(row({"inputs": [TENSOR]})).timeout_ms is None
 
 

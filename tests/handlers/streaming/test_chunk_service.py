@@ -171,9 +171,7 @@ SUMS_ONLY = streaming_manifest().outputs[0]
     ],
 )
 def test_what_is_no_piece_is_refused_alone(row: RawRequest, type_: str) -> None:
-    service = make_service()
-
-    bad, good = service.handle([row, piece([1], id="good", start="true")])
+    bad, good = make_service().handle([row, piece([1], id="good", start="true")])
 
     assert (bad.status, json.loads(bad.body)["type"]) == (400, type_)
     assert not bad.headers

@@ -37,9 +37,7 @@ def test_a_session_is_unconfirmed_until_its_id_comes_back() -> None:
     store = make_store(sessions=16)
     service = make_service(StoreSessions(store))
     ask(service, piece([1] * 60, id="own", start="true"))
-    starts = [piece([1] * 60) for _ in range(20)]
-
-    answers = ask(service, *starts)
+    answers = ask(service, *[piece([1] * 60) for _ in range(20)])
 
     assert [status for status, _ in answers] == [200] * 14 + [429] * 6
     assert len(store.entries[answers[0][1][ID]].record) < len(store.entries["own"].record) - 300

@@ -50,8 +50,7 @@ def test_programs_with_weights_inside_are_refused(
     folder = as_format(project.folder / "tiny.mar", "")
     for program in (folder / "programs" / "eager").glob("*/*"):
         shutil.copy("weights.pt", program / "inside.pt")
-    facts = replace(read_manifest(folder), backend=engine)
-    write_manifest(facts, folder)
+    write_manifest(replace(read_manifest(folder), backend=engine), folder)
     write_list(folder)
     before, listing = entries(folder), project.listing()
 
