@@ -1,13 +1,11 @@
 """`examples/streaming` with little training: typed byte by byte, plotted, compared and cleaned up."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from example_runs import run_example
 
 pytestmark = pytest.mark.ci
 
@@ -19,26 +17,16 @@ SUMS = re.compile(r"^([\d.]+) bits for (\d+) bytes, one at a time; ([\d.]+) bits
 
 @pytest.mark.long
 def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "run.py"), "--steps", "5", "--kill", TEXT],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=300,
-        env={**os.environ, "TMPDIR": str(temporary), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    shown = run_example(FOLDER / "run.py", "--steps", "5", "--kill", TEXT, temporary=temporary, seconds=300)
 
-    plotted = LINE.findall(done.stdout)
+    plotted = LINE.findall(shown)
     assert "".join(sign for sign, _ in plotted) == TEXT.replace(" ", "·")
-    ((typed, count, whole),) = SUMS.findall(done.stdout)
+    ((typed, count, whole),) = SUMS.findall(shown)
     assert int(count) == len(TEXT)
     assert float(typed) == pytest.approx(float(whole), abs=1e-3)
     assert sum(float(bits) for _, bits in plotted) == pytest.approx(float(whole), abs=0.05 * len(TEXT))
-    assert "(killed worker process " in done.stdout
-    assert "typing: 1 of 10000 sessions open" in done.stdout
-    left = {entry.name for entry in temporary.iterdir() if not entry.name.startswith("torchinductor_")}
-    assert left == set()  # except torch's own cache, which torch.optim makes
+    assert "(killed worker process " in shown
+    assert "typing: 1 of 10000 sessions open" in shown
 
 
 def test_the_readmes_commands_are_those_of_the_example() -> None:

@@ -1,15 +1,13 @@
 """The example of a cluster: its config file is valid, and its demo loses no request."""
 
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from example_runs import run_example
 from ray.serve.schema import ServeDeploySchema
 
 from torchserve_neuron_lstm.hosts import ray as adapter
@@ -41,22 +39,12 @@ def test_its_arguments_are_those_of_the_application() -> None:
 @pytest.mark.timeout(420)
 def test_the_demo_answers_every_request_and_cleans_up() -> None:
     with tempfile.TemporaryDirectory(prefix="d-") as temporary:
-        done = subprocess.run(
-            [sys.executable, str(FOLDER / "demo.py"), "--steps", "20", "--seconds", "30"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=400,
-            env={**os.environ, "TMPDIR": temporary, "COLUMNS": "120"},
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert [one.name for one in Path(temporary).iterdir() if not one.name.startswith("torchinductor_")] == []
-    found = {
-        name: int(count) for name, count in re.findall(r"^ ?([a-z][a-z -]+?) +(\d+) *$", done.stdout, re.MULTILINE)
-    }
+        words = ("--steps", "20", "--seconds", "30")
+        shown = run_example(FOLDER / "demo.py", *words, temporary=Path(temporary), seconds=400)
+    found = {name: int(count) for name, count in re.findall(r"^ ?([a-z][a-z -]+?) +(\d+) *$", shown, re.MULTILINE)}
 
-    assert "Killed the replica" in done.stdout
-    assert re.search(r"Removed a node, with \d of 2 replicas", done.stdout)
+    assert "Killed the replica" in shown
+    assert re.search(r"Removed a node, with \d of 2 replicas", shown)
     assert found["refused for good"] == 0
     assert found["requests"] == found["equal to the model in eager mode"] > 20
     assert found["requests"] == found["answered at first"] + found["answered when sent again"]
