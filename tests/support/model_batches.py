@@ -1,9 +1,14 @@
 """The test models in the engine `cuda`, on a device: ragged batches against the program on the CPU."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from carrying_models import lowered_carrying
+from chunked_models import assert_chunks_equal_whole_sequences
+from graph_programs import compiled_chunks
 from model_cases import Case, lowered
+from torch import nn
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice
@@ -48,3 +53,13 @@ def assert_equals_program(device: TorchDevice, case: Case, directory: Path) -> N
     for bucket in buckets:
         for ours, theirs in zip(run(inputs[bucket]), exported.module()(*inputs[bucket]), strict=True):
             assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+def assert_chunks_equal_model(device: TorchDevice, kind: Callable[[], nn.Module], directory: Path) -> None:
+    """Compile the chunks of a model with carried values, and compare any cuts on a device with whole sequences."""
+    model, program = lowered_carrying(kind)
+    directories, weights = compiled_chunks(program, directory)
+    loaded = load_on_device(device, directories, weights)
+    lengths = (9, 8, 5, 3, 1, 1)
+    requests = [[torch.randn(length, 3)] for length in lengths]
+    assert_chunks_equal_whole_sequences(model, program, requests, lengths, loaded)
