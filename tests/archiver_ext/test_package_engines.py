@@ -20,6 +20,13 @@ from .archived_answers import answers, check_answers, unpacked
 from .conftest import MODEL, Package, Project
 
 
+def hosted(project: Project, package: Package, host: Path) -> tuple[Path, str]:
+    """The unpacked archive of a project, and the report of its packaging."""
+    code, output, error = package()
+    assert code == 0, error
+    return unpacked(project.folder / "tiny.mar", host), output
+
+
 @pytest.mark.ci
 def test_an_engine_of_another_distribution_serves_by_name(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -72,10 +79,8 @@ def test_auto_goes_on_without_a_compiler_and_says_so(
     monkeypatch.setenv("CXX", "no-such-compiler")
     project.configure(backend="auto")
 
-    code, output, error = package()
+    folder, output = hosted(project, package, tmp_path / "host")
 
-    assert code == 0, error
-    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
     assert [path.name for path in (folder / "programs").iterdir()] == ["onnxruntime"]
     assert "native was rejected: there is no C++ compiler no-such-compiler" in output
     assert "inductor" not in output
@@ -90,12 +95,10 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
     project.configure(backend="native", batch=[1, 8], length=[4, 8], longest=50)
     said = "native stops each row at its own end, so chunked execution would save nothing"
 
-    code, output, error = package()
+    folder, output = hosted(project, package, tmp_path / "host")
 
-    assert code == 0, error
     assert f"without sessions: {said}" in output
     assert "at their own length" in output
-    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
     manifest = read_manifest(folder)
     assert (manifest.kind, manifest.shapes, manifest.carried) == ("sequence", "any", ())
     assert manifest.kind_reason == said
@@ -118,10 +121,8 @@ def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
 ) -> None:
     project.configure(backend="onnxruntime", longest=50)
 
-    code, _output, error = package()
+    folder, _output = hosted(project, package, tmp_path / "host")
 
-    assert code == 0, error
-    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
     manifest = read_manifest(folder)
     assert (manifest.kind, manifest.shapes, manifest.longest) == ("chunk", "any", 50)
     assert {variant.directory for variant in manifest.variants} == {
@@ -145,13 +146,11 @@ def test_a_model_that_is_not_cut_says_so_and_serves(project: Project, package: P
     torch.save(names["Tiny"]().state_dict(), project.folder / "weights.pt")
     project.configure(longest=30)
 
-    code, output, error = package()
+    folder, output = hosted(project, package, tmp_path / "host")
 
-    assert code == 0, error
     assert re.search(
         r"without sessions: the recurrence is bidirectional \(at model\.py:\d+: .*self\.lstm\(packed\)", output
     )
-    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
     manifest = read_manifest(folder)
     assert (manifest.kind, manifest.shapes, manifest.carried) == ("sequence", "any", ())
     assert manifest.kind_reason in output
