@@ -65,6 +65,14 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(scope="session")
+def failing_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that lets a program's file operations fail."""
+    import failing_files
+
+    return failing_files.build(tmp_path_factory.mktemp("library"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that share a fixture on one worker; leave cases beyond those of `few` to CI."""

@@ -1,9 +1,6 @@
 """Packaging on a disk that fails: each kind of call on its files fails once, or from then on."""
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,11 +22,6 @@ pytestmark = [pytest.mark.xdist_group("packaging-faults"), pytest.mark.ci]
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return failing_files.build(tmp_path_factory.mktemp("library"))
-
-
-@pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's project, with archives of it in each format and one that is unpacked and not yet listed."""
     root = tmp_path_factory.mktemp("root")
@@ -46,14 +38,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def trials(library: Path, root: Path, task: str, counts: Mapping[Fault, int]) -> list[dict[str, Any]]:
+def trials(failing_library: Path, root: Path, task: str, counts: Mapping[Fault, int]) -> list[dict[str, Any]]:
     """Trials of a task, one of each kind of call, and the first one without a fault."""
     _previous(root, task.partition(":")[2])
-    command = [sys.executable, str(PROGRAM), str(root), task, *(f"{one.name}:{count}" for one, count in counts.items())]
-    environment = failing_files.environment(library)
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=580, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    without, *faults = [json.loads(line) for line in ended.stdout.splitlines()]
+    given = [f"{one.name}:{count}" for one, count in counts.items()]
+    without, *faults = failing_files.trials(failing_library, PROGRAM, root, task, *given)
     assert (without["code"], without["whole"], without["left"]) == (0, True, []), without
     return faults
 
@@ -95,20 +84,20 @@ def check(found: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("task", ["publish:default", "rewrite:no-archive"])
-def test_a_fault_leaves_the_previous_archive_or_makes_a_whole_one(library: Path, root: Path, task: str) -> None:
-    check(trials(library, root, task, {Fault.USUAL: 1, Fault.PART: 1}))
+def test_a_fault_leaves_the_previous_archive_or_makes_a_whole_one(failing_library: Path, root: Path, task: str) -> None:
+    check(trials(failing_library, root, task, {Fault.USUAL: 1, Fault.PART: 1}))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("kind", ["publish", "rewrite"])
-def test_every_kind_of_fault_in_every_format(library: Path, root: Path, kind: str, form: str) -> None:
-    check(trials(library, root, f"{kind}:{form}", {fault: 3 for fault in Fault if fault is not Fault.NONE}))
+def test_every_kind_of_fault_in_every_format(failing_library: Path, root: Path, kind: str, form: str) -> None:
+    check(trials(failing_library, root, f"{kind}:{form}", {fault: 3 for fault in Fault if fault is not Fault.NONE}))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", [Fault.USUAL, Fault.FULL], ids=lambda fault: fault.name)
-def test_the_whole_command_on_a_disk_that_fails(library: Path, root: Path, fault: Fault) -> None:
-    check(trials(library, root, "package:default", {fault: 1}))
+def test_the_whole_command_on_a_disk_that_fails(failing_library: Path, root: Path, fault: Fault) -> None:
+    check(trials(failing_library, root, "package:default", {fault: 1}))

@@ -1,8 +1,5 @@
 """Sessions on a disk that fails: each call on the files of the store fails once, or from then on."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,22 +17,15 @@ FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 Trials = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return failing_files.build(tmp_path_factory.mktemp("library"))
-
-
 @pytest.fixture(scope="module")
-def some(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Trials:
-    return trials(library, tmp_path_factory.mktemp("some"), SHORT)
+def some(failing_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    return trials(failing_library, tmp_path_factory.mktemp("some"), SHORT)
 
 
-def trials(library: Path, folder: Path, strides: Mapping[Fault, int]) -> Trials:
-    command = [sys.executable, str(PROGRAM), str(folder), *(f"{one.name}:{count}" for one, count in strides.items())]
-    environment = failing_files.environment(library)
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550, check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+def trials(failing_library: Path, folder: Path, strides: Mapping[Fault, int]) -> Trials:
+    return failing_files.trials(
+        failing_library, PROGRAM, folder, *(f"{one.name}:{count}" for one, count in strides.items())
+    )
 
 
 def check(found: Trials, fault: Fault) -> None:
@@ -58,8 +48,8 @@ def test_sessions_continue_exactly_after_a_fault_of_their_file(some: Trials, fau
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_every_call_on_the_file_can_fail(library: Path, tmp_path: Path, fault: Fault) -> None:
-    check(trials(library, tmp_path, {fault: 1}), fault)
+def test_every_call_on_the_file_can_fail(failing_library: Path, tmp_path: Path, fault: Fault) -> None:
+    check(trials(failing_library, tmp_path, {fault: 1}), fault)
 
 
 def test_each_kind_of_call_is_met(some: Trials) -> None:

@@ -1,12 +1,15 @@
 """File operations that fail, in a process started with `environment`; see `failing_files.cpp`."""
 
 import ctypes
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from torchserve_neuron_lstm.backends import cpp_compiler
 
@@ -43,6 +46,15 @@ def build(directory: Path, source: Path = SOURCE) -> Path:
 def environment(library: Path) -> dict[str, str]:
     """The environment of a process whose file operations can fail."""
     return {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
+
+
+def trials(library: Path, program: Path, *words: object, **variables: str) -> list[dict[str, Any]]:
+    """The lines of JSON that a program writes, whose file operations can fail."""
+    command = [sys.executable, str(program), *map(str, words)]
+    variables = {**environment(library), **variables}
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=580, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
 class FailingFiles:
