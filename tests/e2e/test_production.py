@@ -104,7 +104,6 @@ class Host:
         return {"Authorization": f"Bearer {keys['inference']['key']}"}
 
     def requests(self, version: str) -> float:
-        """The requests of a version, by its metric."""
         told = get(self.ports["8082"], "/metrics").body.decode()
         values = re.findall(rf'^neuron_lstm_requests_total{{.*ModelVersion="{version}".* (\S+)$', told, re.MULTILINE)
         return sum(map(float, values))

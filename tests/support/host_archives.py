@@ -46,7 +46,6 @@ class Archives:
     sessions: Path
 
     def path(self, name: str) -> Path:
-        """The file of one archive."""
         return self.folder / f"{name}.mar"
 
 

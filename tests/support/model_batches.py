@@ -28,7 +28,6 @@ def _drawn(spec: TensorSpec, length: int) -> torch.Tensor:
 
 
 def _inputs_of(specs: tuple[TensorSpec, ...], bucket: Bucket, *, takes_lengths: bool) -> list[torch.Tensor]:
-    """A ragged batch in a bucket."""
     torch.manual_seed(0)
     lengths = [bucket.length - 2 * row for row in range(bucket.batch)]
     tensors = [pad([_drawn(spec, length) for length in lengths], spec, bucket) for spec in specs]

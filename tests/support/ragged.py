@@ -28,7 +28,6 @@ class Ragged:
 
 
 def ragged(inputs: Sequence[TensorSpec], lengths: Sequence[int], seed: int) -> Ragged:
-    """Random requests of the given lengths."""
     generator = torch.Generator().manual_seed(seed)
     return Ragged(list(lengths), [[_random(spec, length, generator) for spec in inputs] for length in lengths])
 

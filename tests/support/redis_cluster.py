@@ -63,7 +63,6 @@ class LocalCluster:
             wait_until(partial(self._is_complete, server))
 
     def begin_move(self, slot: int, target: RedisServer) -> SlotMove:
-        """Begin to move a slot to another server."""
         source = self.owner(slot)
         ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", identity(source))
         ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", identity(target))
@@ -108,7 +107,6 @@ class SlotMove:
         return len(keys)
 
     def move_key(self, *keys: str | bytes) -> None:
-        """Move these keys."""
         ask(self.source, "MIGRATE", "127.0.0.1", self.target.port, "", 0, 1000 * SECONDS, "KEYS", *keys)
 
     def finish(self) -> None:

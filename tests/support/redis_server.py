@@ -112,7 +112,6 @@ def running(server: RedisServer) -> Iterator[RedisServer]:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody uses."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -37,11 +37,9 @@ class Connection:
         self._http.close()
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
-        """Send one request with a body."""
         return self._send("POST", path, body, headers)
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
-        """Send one request without a body."""
         return self._send("GET", path, None, headers)
 
     def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None) -> Reply:

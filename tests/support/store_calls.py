@@ -9,7 +9,6 @@ WIDE = Limits(sessions=1000, bytes=1_000_000, idle_seconds=900.0, retry_seconds=
 
 
 def begin(store: Store, *names: str, record: bytes = b"record", ended: bool = False) -> None:
-    """Begin new sessions."""
     assert store.write([RecordUpdate(name, record, None, ended) for name in names]) == [Written()] * len(names)
 
 

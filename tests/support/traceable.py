@@ -8,7 +8,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 def double_and_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """A plain function of two tensors."""
     return 2 * x + y
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WorkerResponse:
-    """The response of the worker to one request."""
-
     status: int
     phrase: str
     headers: Mapping[str, str]
