@@ -2,20 +2,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from input_configs import config_of
 from torch import nn
 
 from torchserve_neuron_lstm.backends.exported_program import is_assertion, load_program, save_program
 from torchserve_neuron_lstm.backends.exported_tensors import mark_time, time_dims
 from torchserve_neuron_lstm.backends.signature import signature_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.lowering import lower
-
-CONFIG = """
-neuron_lstm:
-  inputs: {{x: {{dtype: float32, shape: {shape}}}, k: {{dtype: float32, shape: [batch]}}}}
-  buckets: {{batch: [2], length: [5]}}
-"""
 
 
 class Steps(nn.Module):
@@ -30,13 +24,13 @@ class Steps(nn.Module):
 def test_a_program_without_a_recurrence_has_its_buckets_sizes(
     shape: str, fixed: tuple[int, ...], tmp_path: Path
 ) -> None:
-    (tmp_path / "model-config.yaml").write_text(CONFIG.format(shape=shape))
-    program = lower(Steps().eval(), load_config(tmp_path / "model-config.yaml")).exported
+    inputs = f"{{x: {{dtype: float32, shape: {shape}}}, k: {{dtype: float32, shape: [batch]}}}}"
+    program = lower(Steps().eval(), config_of(inputs, batch="[2]", length="[5]")).exported
     save_program(program, tmp_path / "program.pt2")
 
     for one in (program, load_program(tmp_path / "program.pt2")):
-        inputs = signature_of(one, Bucket(2, 5)).inputs
-        assert [inputs[name].shape for name in ("x", "k")] == [fixed, (2,)]
+        specs = signature_of(one, Bucket(2, 5)).inputs
+        assert [specs[name].shape for name in ("x", "k")] == [fixed, (2,)]
 
 
 def test_a_program_without_notes_comes_back_without(tmp_path: Path) -> None:

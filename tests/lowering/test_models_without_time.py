@@ -6,19 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from input_configs import one_input
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 
-CONFIG = parse_config(
-    """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, 12, 4]}}
-  buckets: {batch: [1, 8]}
-""",
-    "model-config.yaml",
-)
+CONFIG = one_input("[batch, 12, 4]", length="null")
 
 
 class Window(nn.Module):

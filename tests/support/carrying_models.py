@@ -4,17 +4,13 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
+from input_configs import one_input
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-YAML = """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  buckets: {batch: [1, 4], length: [4, 9]}
-"""
+CONFIG = one_input("[batch, time, 3]", batch="[1, 4]", length="[4, 9]")
 
 
 class CellLoop(nn.Module):
@@ -68,4 +64,4 @@ def lowered_carrying(kind: Callable[[], nn.Module]) -> tuple[nn.Module, LoweredM
     """The model and its programs."""
     torch.manual_seed(0)
     model = kind().eval()
-    return model, lower(model, parse_config(YAML, "model-config.yaml"))
+    return model, lower(model, CONFIG)

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from input_configs import one_input
 from model_cases import CASES
 from torch import nn
 from torch.nn import functional
@@ -20,15 +21,6 @@ from torchserve_neuron_lstm.lowering.program import LoweredModel
 class Whole(Eager):
     name = "whole"
     whole_sequences = "its rows end by themselves"
-
-
-CAUSAL = """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  lengths: lengths
-  outputs: [y]
-  buckets: {batch: [2], length: [8]}
-"""
 
 
 class CausalConvolution(nn.Module):
@@ -71,7 +63,8 @@ def test_streams_need_pieces_whatever_an_engine_gains(split: LoweredModel) -> No
 
 def test_chunks_that_join_the_timesteps_before_them_are_only_run_where_they_are_needed() -> None:
     """They are slower than whole sequences. Sessions need them, and sequences that no bucket holds."""
-    program = lower(CausalConvolution().eval(), parse_config(CAUSAL, "model-config.yaml"))
+    config = one_input("[batch, time, 3]", "lengths: lengths\n  outputs: [y]", batch="[2]", length="[8]")
+    program = lower(CausalConvolution().eval(), config)
     assert program.chunked is not None
 
     taken = make_candidate(Eager(), program, streams=False).program

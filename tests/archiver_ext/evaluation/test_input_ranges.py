@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from input_configs import config_of
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -29,10 +30,7 @@ IDS = "ids: {dtype: int64, shape: [batch, time]%s}"
 
 
 def config(inputs: str) -> ServingConfig:
-    return parse_config(
-        f"neuron_lstm: {{inputs: {{{inputs}}}, lengths: lengths, buckets: {{batch: [1, 2], length: [4, 9]}}}}\n",
-        "model-config.yaml",
-    )
+    return config_of(f"{{{inputs}}}", "lengths: lengths", batch="[1, 2]", length="[4, 9]")
 
 
 class Words(nn.Module):

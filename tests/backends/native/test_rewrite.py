@@ -4,6 +4,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
+from input_configs import one_input
 from native_layers import isas_here, pool
 from recurrent import CASES, FEATURES, HIDDEN, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import Tensor, nn
@@ -12,7 +13,6 @@ from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.native.layers import layer_functions
 from torchserve_neuron_lstm.backends.native.rewrite import native_source
 from torchserve_neuron_lstm.backends.program_source.read import load_source
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
@@ -304,10 +304,7 @@ LOOPS = [
 def test_a_loop_over_a_cell_is_one_layer_of_the_library(cell: str, given: bool, inside: bool) -> None:
     torch.manual_seed(0)
     model = Looped(cell, given=given, inside=inside).eval()
-    block = f"inputs: {{x: {{dtype: float32, shape: [batch, time, {FEATURES}]}}}}"
-    config = parse_config(
-        f"neuron_lstm:\n  {block}\n  buckets: {{batch: [1, 4], length: [4, 9]}}\n", "model-config.yaml"
-    )
+    config = one_input(f"[batch, time, {FEATURES}]", batch="[1, 4]", length="[4, 9]")
     program = lower(model, config).exported
     x, lengths = ragged_batch(float("nan"))
     over = loaded(program)

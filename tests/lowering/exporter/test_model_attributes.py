@@ -3,11 +3,10 @@ from typing import Any
 
 import pytest
 import torch
-from input_configs import one_input
+from input_configs import config_of, one_input
 from ragged import lower_exact
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.exporter.model_attributes import restored_attributes
 from torchserve_neuron_lstm.lowering.one_request.single_request import KeepsState
@@ -109,18 +108,9 @@ class OneHot(nn.Module):
 @pytest.mark.ci
 def test_a_tensor_that_every_call_overwrites_is_no_state() -> None:
     model = OneHot()
-    config = parse_config(
-        """
-neuron_lstm:
-  inputs:
-    ids: {dtype: int64, shape: [batch]}
-    hidden: {dtype: float32, shape: [1, batch, 6]}
-  buckets: {batch: [1, 4]}
-""",
-        "model-config.yaml",
-    )
+    inputs = "{ids: {dtype: int64, shape: [batch]}, hidden: {dtype: float32, shape: [1, batch, 6]}}"
 
-    program = lower(model, config)
+    program = lower(model, config_of(inputs, batch="[1, 4]", length="null"))
 
     ids, hidden = torch.tensor([3, 0, 8]), torch.randn(1, 3, 6)
     with torch.no_grad():

@@ -5,17 +5,14 @@ from typing import Any, cast
 
 import pytest
 import torch
+from input_configs import one_input
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError
 from torchserve_neuron_lstm.lowering.one_request.comparison import Comparison
 
-CONFIG = parse_config(
-    "neuron_lstm: {inputs: {x: {dtype: float32, shape: [batch, time, 2]}}, buckets: {batch: [4], length: [9]}}\n",
-    "model-config.yaml",
-)
+CONFIG = one_input("[batch, time, 2]", batch="[4]", length="[9]")
 
 
 class Doubled(nn.Module):
