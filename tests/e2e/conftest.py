@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from archiving import Source, archived, write_source
-from served_models import NATIVE, SCORER, SCORING, TAGGER, TAGGING
+from served_models import NATIVE, SCORER, SCORING, TAGGER, TAGGING, scoring
 from torchserve_process import TorchServe, serving
 
 HERE = Path(__file__).parent
@@ -27,14 +27,7 @@ DECIDING = """
 inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
 buckets: {batch: [4], length: [8, 16]}
 """
-STREAMING = f"""
-inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
-lengths: lengths
-outputs: [scores]
-buckets: {{batch: [1, 8], length: [16]}}
-backend: {NATIVE}
-streaming: {{store: disk}}
-"""
+STREAMING = scoring("{batch: [1, 8], length: [16]}", f"backend: {NATIVE}", "streaming: {store: disk}")
 FINAL_STATE = PACKED.replace("padded_result, ", "")
 MODELS = {
     "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", f"{LENGTHLESS}backend: onnxruntime"),

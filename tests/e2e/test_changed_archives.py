@@ -16,19 +16,13 @@ from archiving import Source, archived, write_source
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from rest import assert_close, post, post_json
-from served_models import SCORER
+from served_models import SCORER, scoring
 from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.cli import main
 
-BLOCK = """
-inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [scores]
-buckets: {batch: [1, 4], length: [4, 8]}
-backend: eager
-"""
+BLOCK = scoring("{batch: [1, 4], length: [4, 8]}", "backend: eager")
 PACKAGE = "torchserve_neuron_lstm"
 
 

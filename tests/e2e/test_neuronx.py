@@ -11,18 +11,11 @@ import pytest
 import torch
 from archiving import archived, write_source
 from rest import JSON, Reply, post
-from served_models import SCORER
+from served_models import SCORER, scoring
 from torchserve_process import TorchServe, serving
 
-BLOCK = """
-inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [scores]
-buckets: {batch: [2], length: [4], longest: 16}
-backend: neuronx
-compiler_args: --target inf2
-streaming: {}
-"""
+BUCKETS = "{batch: [2], length: [4], longest: 16}"
+BLOCK = scoring(BUCKETS, "backend: neuronx", "compiler_args: --target inf2", "streaming: {}")
 
 
 @pytest.mark.long

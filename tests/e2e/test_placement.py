@@ -9,19 +9,13 @@ import pytest
 import torch
 from archiving import archived, write_source
 from rest import assert_close, post_json
-from served_models import SCORER
+from served_models import SCORER, scoring
 from torchserve_process import TorchServe, serving
 
 pytestmark = pytest.mark.ci
 
-BLOCK = """
-inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [scores]
-buckets: {batch: [1, 4], length: [4, 8], kernel: "my_kernel:choose"}
-backend: eager
-placement: cores
-"""
+BUCKETS = '{batch: [1, 4], length: [4, 8], kernel: "my_kernel:choose"}'
+BLOCK = scoring(BUCKETS, "backend: eager", "placement: cores")
 KERNEL = "def choose(length, lengths):\n    return len(lengths) - 1\n"
 CORES = sorted(os.sched_getaffinity(0))
 SHARES = [CORES[: len(CORES) // 2], CORES[len(CORES) // 2 :]] if len(CORES) > 1 else [CORES, CORES]

@@ -16,7 +16,7 @@ pytest.importorskip("ts", reason="not run: there is no TorchServe")
 
 from archiving import Source, archived, write_source
 from rest import assert_close, assert_refused, post_json
-from served_models import TAGGER
+from served_models import TAGGER, tagging
 from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
@@ -28,15 +28,7 @@ pytestmark = [
     pytest.mark.skipif(_MISSING is not None, reason=f"not run: {_MISSING}"),
 ]
 
-BLOCK = """
-inputs:
-  ids: {dtype: int64, shape: [batch, time]}
-  frames: {dtype: float32, shape: [batch, time, 3]}
-lengths: lengths
-outputs: [tags, label]
-buckets: {batch: [1, 8, 32], length: [16, 32]}
-backend: cuda
-"""
+BLOCK = tagging("{batch: [1, 8, 32], length: [16, 32]}", "backend: cuda")
 PATH = "/predictions/tagger"
 
 

@@ -10,22 +10,13 @@ import numpy as np
 import pytest
 import torch
 from archiving import Source, archived, write_source
+from served_models import SCORER, scoring
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 from torchserve_neuron_lstm.inference.model_session import SessionError
 from torchserve_neuron_lstm.inference.values import InvalidSequence
-
-SCORER = Path(__file__).parents[1] / "e2e" / "models" / "scorer.py"
-BLOCK = """
-inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
-lengths: lengths
-outputs: [scores]
-buckets: {{batch: [1, 8], length: [16]}}
-backend: eager
-streaming: {{store: {store}}}
-"""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,7 +25,8 @@ pytestmark = pytest.mark.timeout(300)
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     folder = tmp_path_factory.mktemp("sessions")
     for store in ("disk", "client"):
-        source = write_source(folder / store, SCORER, BLOCK.format(store=store))
+        block = scoring("{batch: [1, 8], length: [16]}", "backend: eager", f"streaming: {{store: {store}}}")
+        source = write_source(folder / store, SCORER, block)
         archived(source, store, folder)
     return source
 

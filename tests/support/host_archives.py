@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from archiving import archived, write_source
-from served_models import SCORER, SCORING, TAGGER, TAGGING
+from served_models import SCORER, SCORING, TAGGER, TAGGING, scoring
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
@@ -19,14 +19,7 @@ KEY_VARIABLE = "ROAMING_KEY"
 
 
 def _streaming(store: str) -> str:
-    return f"""
-inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
-lengths: lengths
-outputs: [scores]
-buckets: {{batch: [1, 8], length: [16]}}
-backend: native
-streaming: {{store: {store}}}
-"""
+    return scoring("{batch: [1, 8], length: [16]}", "backend: native", f"streaming: {{store: {store}}}")
 
 
 MODELS = {

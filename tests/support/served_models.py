@@ -12,19 +12,20 @@ HAS_COMPILER = get_backend("inductor").unavailable() is None
 NATIVE = "native" if HAS_COMPILER else "onnxruntime"
 """The engine that compiles a kernel for recurrences, if there is a C++ compiler."""
 
-TAGGING = f"""
-inputs:
-  ids: {{dtype: int64, shape: [batch, time]}}
-  frames: {{dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [tags, label]
-buckets: {{batch: [1, 8], length: [16, 32]}}
-backend: {NATIVE}
-"""
-SCORING = """
-inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [scores]
-buckets: {batch: [1, 8], length: [16, 32]}
-backend: onnxruntime
-"""
+_FRAMES = "frames: {dtype: float32, shape: [batch, time, 3]}"
+
+
+def tagging(buckets: str, *more: str) -> str:
+    """The configuration of the tagger; `more` are further lines below `neuron_lstm`."""
+    inputs = f"inputs: {{ids: {{dtype: int64, shape: [batch, time]}}, {_FRAMES}}}"
+    return "\n".join([inputs, "lengths: lengths", "outputs: [tags, label]", f"buckets: {buckets}", *more])
+
+
+def scoring(buckets: str, *more: str) -> str:
+    """The configuration of the scorer; `more` are further lines below `neuron_lstm`."""
+    inputs = f"inputs: {{{_FRAMES}}}"
+    return "\n".join([inputs, "lengths: lengths", "outputs: [scores]", f"buckets: {buckets}", *more])
+
+
+TAGGING = tagging("{batch: [1, 8], length: [16, 32]}", f"backend: {NATIVE}")
+SCORING = scoring("{batch: [1, 8], length: [16, 32]}", "backend: onnxruntime")

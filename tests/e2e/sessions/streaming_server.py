@@ -13,17 +13,9 @@ from archiving import Source, archived, write_source
 from redis_cluster import LocalCluster, running_cluster
 from redis_server import RedisServer, running, server_programs
 from rest import JSON, Reply, post
-from served_models import NATIVE, SCORER
+from served_models import NATIVE, SCORER, scoring
 from torchserve_process import TorchServe, serving
 
-BLOCK = """
-inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
-lengths: lengths
-outputs: [scores]
-buckets: {{batch: [1, 8], length: [16]}}
-backend: {backend}
-streaming: {streaming}
-"""
 KEPT = ("--appendonly", "yes", "--appendfsync", "always")
 """With a weaker setting, a killed server may lose a write that it has confirmed."""
 
@@ -83,12 +75,11 @@ def _stores(redis_url: str, cluster_url: str) -> dict[str, str]:
 
 
 def _packaged(stores: Mapping[str, str], work: Path, folder: Path) -> dict[str, Source]:
-    sources = {
-        name: write_source(
-            work / name, SCORER, BLOCK.format(streaming=block, backend=NATIVE if name == "native" else "onnxruntime")
-        )
-        for name, block in stores.items()
-    }
+    sources = {}
+    for name, streaming in stores.items():
+        engine = NATIVE if name == "native" else "onnxruntime"
+        block = scoring("{batch: [1, 8], length: [16]}", f"backend: {engine}", f"streaming: {streaming}")
+        sources[name] = write_source(work / name, SCORER, block)
     config = sources["disk"].folder / "model-config.yaml"
     config.write_text(config.read_text().replace("Workers: 1", "Workers: 2"))
     with ThreadPoolExecutor(2) as packagers:

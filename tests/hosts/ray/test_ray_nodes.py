@@ -9,25 +9,19 @@ import pytest
 from archiving import archived, write_source
 from host_archives import Archives
 from redis_server import RedisServer, running, server_programs
-from served_models import SCORER
+from served_models import SCORER, scoring
 from torchserve_process import free_ports
 
 pytestmark = pytest.mark.timeout(300)
 PROGRAM = Path(__file__).with_name("two_nodes.py")
-STREAMING = """
-inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [scores]
-buckets: {batch: [1, 8], length: [16]}
-backend: native
-streaming: {store: redis, redis: {url: URL, timeout_seconds: 2}}
-"""
 
 
 @pytest.fixture
 def two_nodes(tmp_path: Path, archives: Archives, store: RedisServer) -> dict[str, object]:
     """The findings of a program that deploys archives on two nodes; the store starts after a while."""
-    source = write_source(tmp_path / "source", SCORER, STREAMING.replace("URL", store.url))
+    streaming = f"streaming: {{store: redis, redis: {{url: {store.url}, timeout_seconds: 2}}}}"
+    block = scoring("{batch: [1, 8], length: [16]}", "backend: native", streaming)
+    source = write_source(tmp_path / "source", SCORER, block)
     archived(source, "shared", tmp_path)
     (port,) = free_ports(1)
     given = [str(port), str(tmp_path / "shared.mar"), str(archives.path("stream"))]
