@@ -1,12 +1,11 @@
 """The example of docs/python.md works, and the names on the page exist."""
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_archive import make_archive
+from tiny_archive import as_mar, make_archive
 
 from torchserve_neuron_lstm.inference import open_archive, values
 from torchserve_neuron_lstm.inference.errors import ArchiveError
@@ -18,8 +17,7 @@ EXAMPLE, _ = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTAL
 
 def test_the_example_answers_each_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its ids are those of a larger vocabulary."""
-    folder = make_archive(tmp_path / "folder")
-    Path(shutil.make_archive(str(tmp_path / "tagger"), "zip", folder)).rename(tmp_path / "tagger.mar")
+    as_mar(make_archive(tmp_path / "folder"), tmp_path / "tagger.mar")
     monkeypatch.chdir(tmp_path)
     scope: dict[str, Any] = {}
 

@@ -21,7 +21,7 @@ from starlette.routing import Mount
 from starlette.routing import Route as StarletteRoute
 from starlette.testclient import TestClient
 from starlette.types import Message
-from tiny_archive import CODEC, change_manifest, sums_of
+from tiny_archive import CODEC, as_mar, change_manifest, sums_of
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
@@ -317,17 +317,14 @@ def test_the_version_is_that_of_the_files_that_were_checked(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator may move another archive into its place meanwhile."""
-    file, other = tmp_path / "sums.mar", Path(shutil.copytree(archive, tmp_path / "other"))
-    shutil.make_archive(str(tmp_path / "sums"), "zip", archive)
+    file, other = as_mar(archive, tmp_path / "sums.mar"), Path(shutil.copytree(archive, tmp_path / "other"))
     manifest = other / "MAR-INF" / "MANIFEST.json"
     manifest.write_text(manifest.read_text().replace('"2.0"', '"3.0"'))
     write_list(other)
-    (tmp_path / "sums.zip").rename(file)
 
     def checked(*given: str) -> None:
         check_folder(*given)
-        shutil.make_archive(str(tmp_path / "other"), "zip", other)
-        (tmp_path / "other.zip").replace(file)
+        as_mar(other, file)
 
     monkeypatch.setattr(reader, "check_folder", checked)
     served = ServedArchive(settings(file), count)
@@ -359,7 +356,7 @@ def test_archives_of_one_replica_have_modules_of_their_own(archive: Path, tmp_pa
 def test_an_archive_that_does_not_fit_into_memory_is_not_served(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = Path(shutil.make_archive(str(tmp_path / "sums"), "zip", archive)).rename(tmp_path / "sums.mar")
+    file = as_mar(archive, tmp_path / "sums.mar")
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     monkeypatch.setattr("torchserve_neuron_lstm.hosts.served_archive.open_service", Mock(side_effect=MemoryError))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from fake_model import GRID
-from tiny_archive import VOCABULARY, make_archive, make_model
+from tiny_archive import VOCABULARY, as_mar, make_archive, make_model
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
@@ -123,7 +123,7 @@ def test_a_mar_is_unpacked_and_deleted_again(folder: Path, tmp_path: Path, monke
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)
-    archive = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", folder)).rename(tmp_path / "tiny.mar")
+    archive = as_mar(folder, tmp_path / "tiny.mar")
     before = (Path.cwd(), list(sys.path), list(sys.meta_path))
 
     with open_archive(str(archive), threads=1) as model:
@@ -167,7 +167,7 @@ def test_an_archive_that_the_disk_has_no_room_for_is_not_unpacked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small file can say that it has terabytes of zeros."""
-    archive = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", folder)).rename(tmp_path / "tiny.mar")
+    archive = as_mar(folder, tmp_path / "tiny.mar")
     monkeypatch.setattr("torchserve_neuron_lstm.inference.reader.disk_usage", lambda _: Mock(free=1000))
 
     with pytest.raises(ArchiveError, match=r"tiny\.mar: its files have [\d,]+ bytes, and .* room for 1,000"):
@@ -182,7 +182,7 @@ def test_an_archive_that_does_not_fit_into_memory_is_refused(
         raise error
 
     (temporary := tmp_path / "temporary").mkdir()
-    archive = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", folder)).rename(tmp_path / "tiny.mar")
+    archive = as_mar(folder, tmp_path / "tiny.mar")
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     monkeypatch.setattr("torchserve_neuron_lstm.inference.open_archive.load_archive", full)
 

@@ -1,6 +1,5 @@
 import json
 import os
-import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -8,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_archive import make_archive
+from tiny_archive import as_mar, as_tar, make_archive
 
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.inference.errors import ArchiveError
@@ -29,14 +28,6 @@ def temporary(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     return tmp_path / "temporary"
-
-
-def as_mar(folder: Path) -> Path:
-    return Path(shutil.make_archive(str(folder), "zip", folder)).rename(folder.with_suffix(".mar"))
-
-
-def as_tar(folder: Path) -> Path:
-    return Path(shutil.make_archive(str(folder), "gztar", folder.parent, folder.name))
 
 
 @pytest.mark.parametrize("pack", [as_mar, as_tar])

@@ -72,6 +72,16 @@ def make_archive(folder: Path, **facts: object) -> Path:
     return folder
 
 
+def as_mar(folder: Path, file: Path | None = None) -> Path:
+    """Pack a folder as the archive `file`; without one, beside the folder."""
+    file = file or folder.with_suffix(".mar")
+    return Path(shutil.make_archive(str(file.with_suffix("")), "zip", folder)).rename(file)
+
+
+def as_tar(folder: Path) -> Path:
+    return Path(shutil.make_archive(str(folder), "gztar", folder.parent, folder.name))
+
+
 def renamed(archive: Path, name: str, folder: Path) -> Path:
     """A copy of an archive whose model has another name."""
     copy = Path(shutil.copytree(archive, folder / name))

@@ -1,11 +1,11 @@
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from printed import Capture, refusal
 from streaming_archive import streaming_manifest, write_streaming_archive
+from tiny_archive import as_mar, as_tar
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
@@ -24,14 +24,6 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_streaming_archive(tmp_path / "tiny", streaming_manifest(StreamingConfig().settings("0" * 32)))
-
-
-def as_mar(folder: Path) -> Path:
-    return Path(shutil.make_archive(str(folder), "zip", folder)).rename(folder.with_suffix(".mar"))
-
-
-def as_tar(folder: Path) -> Path:
-    return Path(shutil.make_archive(str(folder), "gztar", folder.parent, folder.name))
 
 
 def cut(archive: Path) -> Path:
