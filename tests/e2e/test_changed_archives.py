@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from archiving import Source, archived, write_source
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from rest import assert_close, post, post_json
 from served_models import SCORER, scoring
+from signing_keys import write_key
 from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
@@ -57,18 +56,15 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A server that trusts one key, with an archive signed by it, as a .mar and as a folder."""
     place = tmp_path_factory.mktemp("changed")
     source = write_source(place / "source", SCORER, BLOCK)
-    store, key = place / "store", Ed25519PrivateKey.generate()
+    store, key, trusted = place / "store", str(place / "key.pem"), str(place / "key.pub")
     store.mkdir()
-    (place / "key.pem").touch(mode=0o600)
-    (place / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (place / "trusted.pem").write_bytes(public)
+    write_key(place / "key.pem")
     archived(source, "scorer", store)
     shutil.unpack_archive(store / "scorer.mar", store / "folder", "zip")
     for name in ("scorer.mar", "folder"):
-        assert main(["sign", str(store / name), "--key", str(place / "key.pem")]) == 0
-        assert main(["verify", "--trusted-keys", str(place / "trusted.pem"), str(store / name)]) == 0
-    environment = {"NEURON_LSTM_TRUSTED_KEYS": str(place / "trusted.pem"), "PYTHONDONTWRITEBYTECODE": ""}
+        assert main(["sign", str(store / name), "--key", key]) == 0
+        assert main(["verify", "--trusted-keys", trusted, str(store / name)]) == 0
+    environment = {"NEURON_LSTM_TRUSTED_KEYS": trusted, "PYTHONDONTWRITEBYTECODE": ""}
     models = {"scorer": "scorer.mar", "untouched": "folder"}
     with serving(store, models, settings={"enable_model_api": "true"}, environment=environment) as server:
         yield Host(server, store, source)

@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 import warm_archiver
 from archiving import ARCHIVER
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from rest import assert_close, assert_refused, post_json
+from signing_keys import write_key
 from torchserve_process import TorchServe
 
 from .conftest import Store
@@ -76,11 +75,7 @@ def test_the_commands_read_the_archive(store: Store, tmp_path: Path) -> None:
         assert_close(json.loads(line), eager(store, frames))
     assert "not lowered Decider of model.py answers by its own code" in run("inspect", archive)
 
-    key = Ed25519PrivateKey.generate()
-    (tmp_path / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    (tmp_path / "key.pem").chmod(0o600)
-    trusted = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (tmp_path / "trusted.pem").write_bytes(trusted)
+    write_key(tmp_path / "key.pem")
     shutil.copy(archive, tmp_path / "signed.mar")
     run("sign", "signed.mar", "--key", "key.pem")
-    assert "as signed" in run("verify", "signed.mar", "--trusted-keys", "trusted.pem")
+    assert "as signed" in run("verify", "signed.mar", "--trusted-keys", "key.pub")
