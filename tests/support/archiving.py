@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 import warm_archiver
@@ -39,13 +40,19 @@ def write_source(folder: Path, model_file: Path, block: str) -> Source:
     return Source(folder, model)
 
 
-def model_class(file: Path) -> type[nn.Module]:
-    """The one module class that a file defines."""
-    spec = importlib.util.spec_from_file_location(f"_{file.parent.name}_model", file)
+def imported(name: str, file: Path) -> ModuleType:
+    """Run a file as a new module of this name."""
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def model_class(file: Path) -> type[nn.Module]:
+    """The one module class that a file defines."""
+    module = imported(f"_{file.parent.name}_model", file)
     (found,) = [
         value
         for value in vars(module).values()

@@ -1,6 +1,5 @@
 """Models that are not lowered: packaged by the archiver, and served by TorchServe's worker as eager mode answers."""
 
-import importlib.util
 import itertools
 import json
 import os
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import warm_archiver
-from archiving import ARCHIVER, FRONTEND, Source, archive
+from archiving import ARCHIVER, FRONTEND, Source, archive, imported
 from worker import answered
 
 from torchserve_neuron_lstm.backends.registry import get_backend
@@ -35,11 +34,7 @@ _NUMBER = itertools.count()
 
 def fresh_model(folder: Path) -> torch.nn.Module:
     """The user's model of a new import of its file, so that it was never called."""
-    spec = importlib.util.spec_from_file_location(f"_own_model_{next(_NUMBER)}", folder / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported(f"_own_model_{next(_NUMBER)}", folder / "model.py")
     torch.manual_seed(0)
     model: torch.nn.Module = module.Model().eval()
     if (folder / "weights.pt").is_file():
