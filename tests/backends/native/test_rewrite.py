@@ -45,6 +45,13 @@ def assert_equal(module: nn.Module, over: Loaded, *inputs: Tensor) -> None:
         torch.testing.assert_close(mine, other, atol=2e-6, rtol=1e-5)
 
 
+def assert_rewritten(layers: list[str], module: nn.Module, *inputs: Tensor) -> Loaded:
+    over = rewritten(module, *inputs)
+    assert over.layers == layers
+    assert_equal(module, over, *inputs)
+    return over
+
+
 class Over(nn.Module):
     def __init__(self, then: Callable[[Any, Tensor], Any]) -> None:
         super().__init__()
@@ -97,11 +104,7 @@ def test_weights_that_the_program_computes_are_left_to_torch() -> None:
             y: Tensor = torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)[0]
             return y
 
-    module, inputs = Normed().eval(), ragged_batch(0.0)
-    over = rewritten(module, *inputs)
-
-    assert over.layers == []
-    assert_equal(module, over, *inputs)
+    assert_rewritten([], Normed().eval(), *ragged_batch(0.0))
 
 
 THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[str]]] = {
@@ -147,11 +150,9 @@ THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[str]]] = {
 def test_what_comes_after_answers_as_before(name: str) -> None:
     then, wanted = THEN[name]
     torch.manual_seed(1)
-    module, inputs = Over(then).eval(), ragged_batch(0.0)
-    over = rewritten(module, *inputs)
+    module = Over(then).eval()
 
-    assert over.layers == wanted
-    assert_equal(module, over, *inputs)
+    over = assert_rewritten(wanted, module, *ragged_batch(0.0))
     for batch, time in ((1, 1), (1, 9), (7, 1)):
         assert_equal(module, over, *ragged_batch(0.0, batch, time))
 
@@ -169,10 +170,8 @@ def test_a_recurrence_reads_the_layer_that_is_before_it() -> None:
     torch.manual_seed(1)
     module, inputs = Over(_again).eval(), ragged_batch(0.0)
     module.between = nn.Linear(HIDDEN, FEATURES)
-    over = rewritten(module, *inputs)
 
-    assert over.layers == ["recurrence", "recurrence", "sequence_linear"]
-    assert_equal(module, over, *inputs)
+    assert_rewritten(["recurrence", "recurrence", "sequence_linear"], module, *inputs)
 
 
 CONVOLUTIONS: dict[str, tuple[nn.Module, int]] = {
@@ -263,11 +262,7 @@ class Started(Over):
 
 @pytest.mark.parametrize("view", [False, True])
 def test_a_state_that_is_written_after_it_was_zero_is_kept(view: bool) -> None:
-    module, inputs = Started(view=view).eval(), ragged_batch(0.0)
-    over = rewritten(module, *inputs)
-
-    assert over.layers == ["recurrence"]
-    assert_equal(module, over, *inputs)
+    assert_rewritten(["recurrence"], Started(view=view).eval(), *ragged_batch(0.0))
 
 
 class Looped(nn.Module):
@@ -325,11 +320,7 @@ def test_autocast_in_the_model_stays() -> None:
                 q = x @ x.transpose(1, 2)
             return super().forward(x + q.float().sum(2, keepdim=True), lengths)
 
-    module, inputs = Mixed(lambda m, y: y).eval(), ragged_batch(0.0)
-    over = rewritten(module, *inputs)
-
-    assert over.layers == ["recurrence"]
-    assert_equal(module, over, *inputs)
+    assert_rewritten(["recurrence"], Mixed(lambda m, y: y).eval(), *ragged_batch(0.0))
 
 
 def test_states_and_lengths_may_be_views() -> None:
@@ -349,8 +340,5 @@ def test_states_and_lengths_may_be_views() -> None:
     x, lengths = ragged_batch(0.0)
     wide = torch.cat([torch.full((*x.shape[:2], 1), torch.nan), x], 2)
     inputs = (wide, torch.stack([torch.full_like(lengths, 99), lengths], 1), torch.randn(len(x), 2, 2 * HIDDEN))
-    module = Sliced().eval()
-    over = rewritten(module, *inputs)
 
-    assert over.layers == ["recurrence"]
-    assert_equal(module, over, *inputs)
+    assert_rewritten(["recurrence"], Sliced().eval(), *inputs)
