@@ -1,6 +1,6 @@
 """The structure of the package, derived from its imports: layers without cycles, files of one concept."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import networkx as nx
@@ -44,13 +44,13 @@ def circles(graph: Graph) -> list[tuple[str, ...]]:
     return sorted(tuple(sorted(group)) for group in groups if len(group) > 1)
 
 
-def long_files(root: Path, suffixes: Iterable[str] = (".py", ".cpp", ".cu", ".h")) -> list[str]:
+def long_files(root: Path) -> list[str]:
     """The source files of the package with more than `LONGEST_FILE` lines, as "file: lines"."""
     sizes = {
         path.relative_to(root).as_posix(): len(path.read_text("utf-8").splitlines())
         for package in sorted({path.relative_to(root).parts[0] for path in source_files(root)})
         for path in sorted((root / package).rglob("*"))
-        if path.suffix in suffixes
+        if path.suffix in (".py", ".cpp", ".cu", ".h")
     }
     return [f"{file}: {lines} lines" for file, lines in sizes.items() if lines > LONGEST_FILE]
 

@@ -133,8 +133,8 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     return run
 
 
-def save_weights(project: Project, hidden: int = 6, name: str = "weights.pt") -> None:
+def save_weights(project: Project, hidden: int = 6) -> None:
     torch.manual_seed(0)
     layers = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(11, 5), "lstm": torch.nn.LSTM(5, hidden)})
     layers["head"] = torch.nn.Linear(hidden, 3)
-    torch.save(layers.state_dict(), project.folder / name)
+    torch.save(layers.state_dict(), project.folder / "weights.pt")

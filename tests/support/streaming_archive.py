@@ -35,9 +35,9 @@ def call_ms(bucket: Bucket) -> float:
     return 1.0 + 0.1 * bucket.batch * bucket.length
 
 
-def write_streaming_archive(folder: Path, manifest: Manifest, name: str = "tiny") -> Path:
+def write_streaming_archive(folder: Path, manifest: Manifest) -> Path:
     """Write both manifests to a new folder, as `--archive-format no-archive` does."""
     (folder / "MAR-INF").mkdir(parents=True)
-    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": {"modelName": name}}))
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": {"modelName": "tiny"}}))
     write_manifest(manifest, folder)
     return folder

@@ -36,12 +36,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def call_of(case: Case, lengths: list[int], seed: int = 0) -> dict[str, Any]:
+def call_of(case: Case, lengths: list[int]) -> dict[str, Any]:
     """The arguments of forward() for a random batch of these lengths, in any order if the model allows it."""
     if case.make is not PackedSorted:
         lengths = [lengths[place] for place in SHUFFLED if place < len(lengths)]
     config = parse_config(case.yaml, "model-config.yaml")
-    requests = ragged(config.input_specs, lengths, seed)
+    requests = ragged(config.input_specs, lengths, seed=0)
     tensors = [padded(requests, spec, index, max(lengths), 0.0) for index, spec in enumerate(config.input_specs)]
     return bind_arguments(config, tensors, torch.tensor(lengths))
 

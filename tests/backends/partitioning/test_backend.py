@@ -57,7 +57,7 @@ def targets(directory: Path) -> list[str]:
     return [segment["place"] for segment in json.loads((directory / "segments.json").read_text())["segments"]]
 
 
-def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolerance: float = 1e-5) -> None:
+def assert_answers_of(model: nn.Module, engine: Backend, directory: Path) -> None:
     weights = {**model.state_dict(), **weights_of(program_of(model))}
     run = load_compiled(engine.load, directory, weights, engine.host(), 1)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolera
     ours = run([X])
     assert all(one.is_contiguous() for one in ours)
     for mine, other in zip(ours, theirs if isinstance(theirs, tuple) else (theirs,), strict=True):
-        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
     with pytest.raises(WrongInput, match="compiled for float32"):
         run([X[:3]])
 
