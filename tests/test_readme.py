@@ -1,6 +1,7 @@
 """The README's example works: its files are written, its commands run, its requests sent."""
 
 import doctest
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 from archiving import model_class
 from rest import assert_close, post
 from shown import blocks, commands
@@ -19,6 +21,7 @@ from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.load import load_config
+from torchserve_neuron_lstm.handlers.responses import STATUSES
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -62,8 +65,6 @@ def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
 
 
 def test_every_json_of_the_tables_is_json() -> None:
-    import json
-
     rows = re.findall(r"^\| `([\[{][^`]*)` \|", README.read_text(), re.MULTILINE)
     assert len(rows) >= 4
     for row in rows:
@@ -71,8 +72,6 @@ def test_every_json_of_the_tables_is_json() -> None:
 
 
 def test_refusals_of_the_table_have_the_statuses_of_the_code() -> None:
-    from torchserve_neuron_lstm.handlers.responses import STATUSES
-
     rows = re.findall(r"^\| (\d{3}) \| (`[^|]*) \|", README.read_text(), re.MULTILINE)
     named = {kind: int(status) for status, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
     assert len(named) >= 13
@@ -83,8 +82,6 @@ def test_refusals_of_the_table_have_the_statuses_of_the_code() -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.xdist_group("e2e")
 def test_the_tour_of_the_readme_ends_in_the_eager_answer(tour: Path, tour_server: TorchServe) -> None:
-    import torch
-
     model = model_class(tour / "model.py")()
     model.load_state_dict(torch.load(tour / "weights.pt", weights_only=True))
     with torch.inference_mode():

@@ -14,6 +14,7 @@ from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram, LoadError
 from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_library, instruction_sets
 from torchserve_neuron_lstm.backends.registry import get_backend
+from torchserve_neuron_lstm.backends.signature import signature_of
 from torchserve_neuron_lstm.backends.versions import release, torch_version
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -246,8 +247,6 @@ def test_polymorphic_programs_take_every_shape(name: str, tmp_path: Path) -> Non
 
 
 def test_buckets_are_told_apart_by_name_not_by_place(tmp_path: Path) -> None:
-    from torchserve_neuron_lstm.backends.signature import signature_of
-
     class TimeMajor(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

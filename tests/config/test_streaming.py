@@ -5,6 +5,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from streaming_archive import streaming_manifest
 
 from torchserve_neuron_lstm.archiver_ext.commands.schema import json_schema
 from torchserve_neuron_lstm.config.load import parse_config
@@ -238,8 +239,6 @@ seconds = st.floats(1e-3, 1e9, allow_nan=False)
 def test_settings_come_back_from_a_manifest_as_they_were(
     store: str, max_sessions: int, max_bytes: int, idle_seconds: float
 ) -> None:
-    from streaming_archive import streaming_manifest
-
     values: dict[str, Any] = {"store": store, "max_sessions": max_sessions, "max_bytes": max_bytes}
     own: dict[str, Any] = {"redis": {"redis": {"url": "redis://cache:6379/0"}}, "client": {"key_env": "KEY"}}
     config = StreamingConfig.model_validate({**values, "idle_seconds": idle_seconds, **own.get(store, {})})

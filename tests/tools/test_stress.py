@@ -28,6 +28,8 @@ from tools.stress.faults import TRUNCATED, WORKERS, HostFaults, disturb, kill_wo
 from tools.stress.hosts import Host, make_model
 from tools.stress.traffic import Sentence, Traffic, draw_request, send
 
+from torchserve_neuron_lstm.handlers.responses import STATUSES
+
 MODEL = make_model()
 SCRIPT = checks.draw_script(MODEL, 6, random.Random(0))
 SENTENCES = [Sentence(ids, outputs(MODEL, ids)) for ids in ([1, 2, 3], [7], [9, 8], [4] * 32, [5, 6])]
@@ -208,8 +210,6 @@ def test_whole_sequences_are_right_in_every_format_and_not_if_they_are_mixed_up(
 
 
 def test_every_documented_refusal_is_a_status_of_the_handler() -> None:
-    from torchserve_neuron_lstm.handlers.responses import STATUSES
-
     bad = [make(Session(SCRIPT, 0)) for make in BAD.values()]
     assert all(STATUSES[one.type] == one.status for one in bad)
     assert {one.status for one in bad} == {400, 406, 409, 410, 413, 504}

@@ -1,5 +1,6 @@
 """The recurrences as loops: the abstract operators exactly, in operators that every compiler supports."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -91,8 +92,6 @@ def test_names_of_arguments_do_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", [unrolled, source_module, compile_job], ids=lambda module: module.__name__[-12:])
 def test_what_goes_to_another_interpreter_stands_alone(module: ModuleType, tmp_path: Path) -> None:
-    import ast
-
     source = Path(str(module.__file__)).read_text()
     ast.parse(source, feature_version=(3, 8))
     (tmp_path / "alone.py").write_text(source)

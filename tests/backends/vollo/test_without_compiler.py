@@ -41,7 +41,6 @@ def test_it_says_what_differs_from_other_engines() -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.usefixtures("fakes")
 def test_a_former_name_is_taken_without_a_warning(program: ExportedProgram, tmp_path: Path, fakes: Fakes) -> None:
     """The compiler itself would warn."""
     with warnings.catch_warnings():
