@@ -1,6 +1,5 @@
 """The backend neuron on a test double that checks the documented contract of torch_neuron."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import neuron_doubles
@@ -10,7 +9,6 @@ from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, la
 from torch import nn
 from torch.export import ExportedProgram
 
-from torchserve_neuron_lstm.backends import versions
 from torchserve_neuron_lstm.backends.aws_neuron.neuron import Neuron
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
@@ -46,13 +44,6 @@ def directory(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory
     python = neuron_doubles.interpreter(tmp_path_factory.mktemp("toolchain"))
     Neuron().compile(program, Bucket(BATCH, TIME), place, CompileSettings(python=python))
     return place
-
-
-@pytest.fixture
-def double() -> Iterator[pytest.MonkeyPatch]:
-    with neuron_doubles.on_path() as patch:
-        patch.delenv(versions.VARIABLE, raising=False)
-        yield patch
 
 
 @torch.no_grad()

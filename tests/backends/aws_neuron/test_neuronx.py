@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,13 +58,6 @@ class Sorted(nn.Module):
 class Constant(nn.Module):
     def forward(self) -> torch.Tensor:
         return torch.zeros(2)
-
-
-@pytest.fixture
-def double() -> Iterator[pytest.MonkeyPatch]:
-    with neuron_doubles.on_path() as patch:
-        patch.delenv(versions.VARIABLE, raising=False)
-        yield patch
 
 
 @pytest.fixture(scope="module")
