@@ -9,7 +9,6 @@ import torch
 
 from ...backends.compilation.job import CompileResult
 from ...backends.interface import Backend
-from ...backends.partitioning.backend import PartitionedBackend
 from ...bucketing.cost import CostModel
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Bucket
@@ -30,11 +29,6 @@ class Candidate:
     def backend(self) -> str:
         """The engine's name."""
         return self.engine.name
-
-    @property
-    def device_engine(self) -> Backend:
-        """The engine itself, without the CPU that takes the operators it does not support."""
-        return self.engine.engine if isinstance(self.engine, PartitionedBackend) else self.engine
 
 
 @dataclass(frozen=True)

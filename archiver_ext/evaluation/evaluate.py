@@ -50,7 +50,7 @@ def evaluate_engine(
     loaded = with_value_ranges(load_archive(build.tree, build.threads), manifest.inputs)
     torch_threads = torch.get_num_threads()
     verified = verify_programs(loaded, cases, report)
-    simulation = candidate.device_engine.simulation()
+    simulation = candidate.engine.simulation()
     if simulation is None:
         # Padding too where plans may choose how much there is, and it costs less than data.
         padding = candidate.engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")

@@ -75,7 +75,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
             if spec.name in program.decided and spec.value_range is not None
         ),
         variants=tuple(
-            Variant(role, bucket, directory, candidate.device_engine.estimate_us(build.tree / directory))
+            Variant(role, bucket, directory, candidate.engine.estimate_us(build.tree / directory))
             for role, bucket, directory in layout.programs_to_compile(engine, program.parts, config.grid)
         ),
         checks=(),
