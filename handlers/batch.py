@@ -99,7 +99,8 @@ def run_with_isolation(
     separate: list[tuple[ResultT | RequestError, BatchStats]] = []
     for one, length in zip(inputs, lengths):
         if pace is None or pace.allows_another():
-            separate.append(_run_alone(one, length, run, logged))
+            alone = _run_alone(one, length, run, logged)
+            separate.append(alone)
         else:
             separate.append((out_of_time(), BatchStats((length,))))
     return [result for result, _ in separate], merge_stats([stats for _, stats in separate])

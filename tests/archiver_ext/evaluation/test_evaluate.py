@@ -10,10 +10,11 @@ from torchserve_neuron_lstm.archiver_ext.archive import layout
 from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate, trials
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import make_candidate
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate_compiler import compile_jobs
-from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
+from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput, build_manifest
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import measured_totals
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import DEFAULTS, LoadedProgram, Weights
+from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
@@ -106,6 +107,24 @@ def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.Monke
 
     found = evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report)
     return found.result.manifest, measured_totals([found])[engine.name]
+
+
+class SeparatelyEstimated(PartitionedBackend):
+    """A partitioned engine with an estimate that the engine within does not have."""
+
+    def estimate_us(self, directory: Path) -> float | None:
+        """Estimate the same for every program."""
+        return 7.0
+
+
+def test_estimates_of_a_partitioned_program_are_not_asked_of_the_engine_within(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "AttentionPooling")
+    config = parse_config(case.yaml, "model-config.yaml")
+    candidate = make_candidate(SeparatelyEstimated(Eager()), lower(case.make().eval(), config), streams=False)
+
+    manifest = build_manifest(BuildInput(tmp_path, None, config, threads=1), candidate)
+
+    assert {variant.estimate_us for variant in manifest.variants} == {7.0}
 
 
 def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

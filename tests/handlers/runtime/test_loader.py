@@ -37,11 +37,11 @@ def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
 
 def test_costs_are_those_measured_or_a_stand_in_until_they_are(archive: Path) -> None:
     """Packaging loads an archive before it has measured the costs."""
-    assert load_archive(archive, threads=1).cost.of(Bucket(4, 8)) == 0.5
+    assert load_archive(archive, threads=1).planner.cost.of(Bucket(4, 8)) == 0.5
 
     change_manifest(archive, costs=())
 
-    assert load_archive(archive, threads=1).cost.of(Bucket(4, 8)) > 0
+    assert load_archive(archive, threads=1).planner.cost.of(Bucket(4, 8)) > 0
 
 
 def test_each_part_has_its_own_costs(pristine: Path) -> None:
