@@ -65,7 +65,15 @@ def test_every_engine_is_told_what_it_was_run_on() -> None:
 def test_every_optional_member_is_described() -> None:
     described = re.findall(r"^\| (`.*`) \|", TEXT[TEXT.index("| member | meaning") :], re.MULTILINE)
     members = [name for name in vars(Backend) if not name.startswith("_") and name not in Backend.__abstractmethods__]
-    shown = {"options", "unavailable", "host", "refusal"}  # with the example's code
+    shown = {
+        "options",
+        "polymorphic",
+        "any_shape",
+        "precisions",
+        "unavailable",
+        "host",
+        "refusal",
+    }  # with the example's code
 
     assert {name for row in described for name in re.findall(r"`([\w.]+)`", row)} == {
         *(name for name in members if name not in shown),
