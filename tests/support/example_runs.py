@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def run_example(program: Path, *words: str, temporary: Path, seconds: int, **variables: str) -> str:
-    """What a program prints that leaves nothing in `temporary` but torch's own cache, which torch.optim makes."""
+    """Return the output of a program that leaves nothing in `temporary` but the cache of torch.optim."""
     done = subprocess.run(
         [sys.executable, str(program), *words],
         capture_output=True,
