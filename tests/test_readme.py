@@ -78,6 +78,7 @@ def test_refusals_of_the_table_have_the_statuses_of_the_code() -> None:
     assert named == {kind: STATUSES[kind] for kind in named}
 
 
+@pytest.mark.ci
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
 @pytest.mark.xdist_group("e2e")

@@ -34,7 +34,7 @@ buckets: {batch: [1, 4], length: [4, 9]}
 ENGINES = "streaming: {}\nbackend: {auto: {try: [native, onnxruntime, eager]}}"
 
 
-@pytest.mark.parametrize("more", [ENGINES, "lowering: off"])
+@pytest.mark.parametrize("more", [pytest.param(ENGINES, marks=pytest.mark.ci), "lowering: off"])
 def test_answers_and_names_are_as_the_yaml_says(tmp_path: Path, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path / "sessions"))
     (tmp_path / "model.py").write_text(MODEL)

@@ -65,7 +65,7 @@ def test_the_cores_are_divided_among_the_workers(
     assert threads_of(archive_with(tmp_path / "sums", config, threads=threads)) == expected
 
 
-@pytest.mark.few(1)
+@pytest.mark.ci
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_calibrate_and_bench_have_the_threads_of_a_worker(

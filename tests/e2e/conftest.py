@@ -1,6 +1,6 @@
-"""One TorchServe for all end-to-end tests of a process; the standard command packages every model."""
+"""One TorchServe for most end-to-end tests of a process; the standard command packages every model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,6 @@ from torchserve_process import TorchServe, serving
 HERE = Path(__file__).parent
 SEED_MODELS = HERE / "seed_models"
 
-LENGTHLESS = """
-inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
-outputs: [output, ht, ct]
-buckets: {batch: [4], length: [8]}
-"""
 PACKED = """
 inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
 lengths: lengths
@@ -28,12 +23,8 @@ inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
 buckets: {batch: [4], length: [8, 16]}
 """
 STREAMING = scoring("{batch: [1, 8], length: [16]}", f"backend: {NATIVE}", "streaming: {store: disk}")
-FINAL_STATE = PACKED.replace("padded_result, ", "")
 MODELS = {
-    "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", f"{LENGTHLESS}backend: onnxruntime"),
-    "packed_sorted": (SEED_MODELS / "packed_sorted" / "model.py", f"{PACKED}backend: eager"),
     "packed_unsorted": (SEED_MODELS / "packed_unsorted" / "model.py", f"{PACKED}backend: {NATIVE}"),
-    "final_state": (SEED_MODELS / "final_state" / "model.py", f"{FINAL_STATE}backend: openvino"),
     "tagger": (TAGGER, TAGGING),
     "scorer": (SCORER, SCORING),
     "stream": (SCORER, STREAMING),
@@ -66,10 +57,15 @@ class Store:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return packaged(MODELS, tmp_path_factory)
+
+
+def packaged(models: Mapping[str, tuple[Path, str]], tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Package models: the file and the YAML block of each name."""
     folder = tmp_path_factory.mktemp("store")
     work = tmp_path_factory.mktemp("sources")
     sources = {}
-    for name, (file, block) in MODELS.items():
+    for name, (file, block) in models.items():
         sources[name] = write_source(work / name, file, block)
         archived(sources[name], name, folder)
     return Store(folder, sources)

@@ -130,7 +130,7 @@ def rewrite_list(folder: Path, code: str) -> str:
     return "the archive is not signed"
 
 
-@pytest.mark.few(1)
+@pytest.mark.ci
 @pytest.mark.parametrize("change", [change_weights, change_code, add_module, plant_bytecode, link, rewrite_list])
 def test_a_changed_archive_is_never_ready(host: Host, change: Callable[[Path, str], str]) -> None:
     name = change.__name__

@@ -127,6 +127,7 @@ def test_a_hundred_requests_add_no_line(quiet: tuple[Command, int]) -> None:
     assert command.text == before
 
 
+@pytest.mark.ci
 def test_the_metrics_are_at_the_metrics_port(quiet: tuple[Command, int]) -> None:
     _, port = quiet
     post(port, "/predictions/sums", b"[1, 2, 3]", JSON)

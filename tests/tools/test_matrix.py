@@ -24,7 +24,7 @@ def make_case(folder: Path, error: float = 0.0) -> Path:
     return folder
 
 
-@pytest.mark.few(1)
+@pytest.mark.ci
 @pytest.mark.parametrize(("error", "code"), [(0.0, 0), (1.0, 1)])
 def test_an_archive_for_several_threads_is_served_and_its_answer_compared(
     tmp_path: Path, error: float, code: int

@@ -85,6 +85,7 @@ raise SystemExit(status != 0)
 """
 
 
+@pytest.mark.ci
 def test_a_fork_within_a_call_of_another_thread_can_call_too() -> None:
     """The fork has no such thread, which would end that call."""
     run_python("-W", "ignore", "-c", FORK)

@@ -144,6 +144,7 @@ def test_the_file_of_segments_is_the_one_that_is_written() -> None:
     assert report_parts._SEGMENTS == SEGMENTS
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("content", ["nonsense", "[]", '{"segments": [{"place": "cpu"}]}'])
 def test_a_damaged_list_of_segments_is_named(
     content: str, divided_archive: Path, tmp_path: Path, capsys: Capture

@@ -88,6 +88,7 @@ def test_each_process_has_the_environment_of_its_start(
     assert "there is no backend 'good'" in second.reason
 
 
+@pytest.mark.ci
 def test_a_process_that_ended_between_two_jobs_is_replaced(
     processes: CompileProcesses, compiled: Compile, tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_process_that_ended_between_two_jobs_is_replaced(
     assert pid_of(tmp_path) != first
 
 
+@pytest.mark.ci
 def test_a_server_that_was_killed_is_started_again(
     server: ForkServer, processes: CompileProcesses, compiled: Compile, job: CompileJob
 ) -> None:

@@ -24,7 +24,7 @@ def test_programs_equal_those_of_eager_mode_in_every_bucket(case: Case, tmp_path
     assert_equals_program(GraphDevice(), case, tmp_path)
 
 
-@pytest.mark.few(1)
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", CARRYING)
 def test_chunks_cut_anywhere_equal_the_whole_sequence(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
     device = GraphDevice()

@@ -260,6 +260,7 @@ def loop_id(buckets: Buckets = BUCKETS, **numbers: float) -> str:
     return state_compatibility_id(lower(Loop(**numbers).eval(), config_of(LOOP, batch=batch, length=length)), ["abc"])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("changed", [{"keep": nextafter(0.9, 1)}, {"start": 0.5}, {"end": 0.5}])
 def test_the_state_id_depends_on_every_number_of_every_program(changed: dict[str, float]) -> None:
     """They are in the step of a loop, at the beginning, and at the end: all of these compute from the same state."""

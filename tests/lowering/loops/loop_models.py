@@ -338,7 +338,7 @@ def clipped_rows(m: Looping, x: Tensor) -> Any:
     return torch.cat(inputs, 2)
 
 
-LOOPS = (zipped, backwards_into_a_buffer, own_cell, mean_of_a_list)
+LOOPS = (backwards_into_a_buffer, own_cell)
 CELLS = (normalized_layers, layer_called_each_timestep)
 """Loops of published cells, compared at every length of a small grid."""
 MORE_CELLS = (
@@ -346,7 +346,10 @@ MORE_CELLS = (
     *(tags_before_batch, highway, exponential_gates),
 )
 """Other cells; two of them are cut into chunks by other tests."""
-MORE_LOOPS = (mean_of_states, both_directions, every_state, after_a_stride, reset_by_an_input, appended)
+MORE_LOOPS = (
+    *(zipped, mean_of_a_list, mean_of_states, both_directions),
+    *(every_state, after_a_stride, reset_by_an_input, appended),
+)
 """Other forms of the same."""
 FURTHER_LOOPS = (
     *(two_sequences, over_unpacked, stacked_cells, no_recurrence),

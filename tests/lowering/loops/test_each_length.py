@@ -156,6 +156,7 @@ def split_by_batch_sizes(m: Cells, x: Tensor) -> Any:
     return torch.stack(found, 1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "run",
     [
@@ -203,6 +204,7 @@ def by_a_cut(m: Cells, x: Tensor) -> Any:
     return torch.stack(states(m, x, lambda _, h, __: h), 1)[:, cut]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("run", "length"),
     [
@@ -234,6 +236,7 @@ def test_a_plain_number_of_the_timesteps_may_decide_a_branch_so_every_length_is_
     lower(Cells(by_its_text).eval(), one_input(SHAPE, length="[7, 62]"))
 
 
+@pytest.mark.ci
 def test_a_list_of_as_many_elements_as_timesteps_decides_no_branch() -> None:
     def both_ways(m: Cells, x: Tensor) -> Any:
         timesteps, h = x.size(1), x.new_zeros(x.size(0), 4)

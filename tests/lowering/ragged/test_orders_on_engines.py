@@ -88,7 +88,7 @@ def assert_answers_of_requests_alone(
         torch.testing.assert_close(answer[tuple(map(slice, alone.shape))], alone, equal_nan=True)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("function", VALUES.values(), ids=VALUES.keys())
 @pytest.mark.parametrize(
     "name", ["native", ONNX[0], *(pytest.param(name, marks=pytest.mark.long) for name in (ONNX[1], "inductor"))]
