@@ -12,7 +12,8 @@ from torch import nn
 from ...config.own_model import OwnModel, Shadow, ShortSequences
 from ...config.schema import ServingConfig, ShadowConfig
 from ...handlers.runtime.loader import LoadedArchive
-from ...handlers.runtime.own_model import OwnProgram, row_of
+from ...handlers.runtime.model_outputs import row_of
+from ...handlers.runtime.own_model import OwnProgram
 from ...handlers.runtime.shadow import own_answer, worst_difference
 from ...lowering.eager_call import shortest_length
 from ...lowering.program import LoweredModel

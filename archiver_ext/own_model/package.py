@@ -25,8 +25,9 @@ from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig
 from ...handlers.runtime.loader import LoadedArchive, load_archive
 from ...handlers.runtime.measurement import Effort, measure, spread
+from ...handlers.runtime.model_outputs import row_of
 from ...handlers.runtime.native_layers import native_layers
-from ...handlers.runtime.own_model import OwnProgram, row_of
+from ...handlers.runtime.own_model import OwnProgram
 from ...lowering.eager_call import shortest_length
 from ...lowering.errors import FailsEagerly, InputsDoNotFit
 from ..archive import layout

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, Optional
+from types import ModuleType
+from typing import Any
 
 import torch
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import TensorSpec
 from ...config.json_codec import REPACKAGE
-from ...config.own_model import MaskForm, OwnModel
+from ...config.own_model import OwnModel
 from .constructor_arguments import as_argument
 from .kept_state import KeptState
+from .model_arguments import argument_makers
+from .model_outputs import output_tensors, row_of
 from .state_places import put_elements
 from .user_code import end_error, imported_anew, is_interrupt, modules_of, user_modules
 
@@ -128,26 +127,6 @@ class OwnProgram:
             )
 
         return answer
-
-
-def row_of(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """Return an output without its batch dimension.
-
-    Raises `RuntimeError`: its dtype, or the number of its dimensions, is not the declared one.
-    """
-    if tensor.dtype is not torch_dtype(spec):
-        if tensor.numel():
-            raise RuntimeError(f"the model returned {spec.name} as {tensor.dtype}, the archive declares {spec.dtype}")
-        tensor = tensor.to(torch_dtype(spec))  # an empty list has no dtype
-    if tensor.dim() == 0 and spec.shape == (1,):
-        tensor = tensor.unsqueeze(0)
-    if tensor.dim() != len(spec.shape):
-        raise RuntimeError(
-            f"the model returned {spec.name} as {list(tensor.shape)}, the archive declares {list(spec.shape)}"
-        )
-    if spec.batch_dim is None or tensor.shape[spec.batch_dim] != 1:
-        return tensor
-    return tensor.select(spec.batch_dim, 0)
 
 
 def load_own_model(
@@ -278,115 +257,3 @@ def run_method(model: torch.nn.Module, method: Callable[..., Any], *, batched: b
 def _of_one_request(method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     alone, named = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.select(0, 0), (args, kwargs))
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.unsqueeze(0), method(*alone, **named))
-
-
-MakeArgument = Callable[[Sequence[torch.Tensor], list[int]], Any]
-"""A function of a batch's tensors and of the timesteps of each row."""
-
-
-class Fields(dict[str, Any]):  # type: ignore[type-arg,unused-ignore]
-    """Values by name that are also attributes, as those of a batch of torchtext are."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a value. Raises `AttributeError`: there is none of this name."""
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-
-def argument_makers(model: OwnModel) -> dict[str, MakeArgument]:
-    """Return a function for each keyword argument of a call."""
-    return {name: _maker(part, model.mask) for name, part in model.arguments.items()}
-
-
-def _maker(part: Mapping[str, Any], mask: Optional[MaskForm]) -> MakeArgument:
-    ((kind, value),) = part.items()
-    if kind == "mask" and mask is not None:
-        dtype, sizes, filled = getattr(torch, mask.dtype), mask.shape, mask.value
-        return lambda _, lengths: torch.full([lengths[0] if size < 0 else size for size in sizes], filled, dtype=dtype)
-    if kind == "tuple":
-        makers = [_maker(below, mask) for below in value]
-        return lambda tensors, lengths: tuple([make(tensors, lengths) for make in makers])
-    if kind == "fields":
-        named = {name: _maker(below, mask) for name, below in value.items()}
-        return lambda tensors, lengths: Fields({name: make(tensors, lengths) for name, make in named.items()})
-    return _leaf_maker(kind, value)
-
-
-def _leaf_maker(kind: str, value: Any) -> MakeArgument:
-    if kind == "input":
-        return lambda tensors, _: tensors[value]
-    if kind == "packed":
-        index, batch_first = value
-        return lambda tensors, lengths: pack_padded_sequence(tensors[index], torch.tensor(lengths), batch_first)
-    if kind == "lengths":
-        return _LENGTHS[value]
-    if isinstance(value, (list, dict)):
-        return lambda tensors, lengths: copy.deepcopy(value)  # a request may change its own
-    return lambda tensors, lengths: value
-
-
-_LENGTHS: Mapping[str, MakeArgument] = {
-    "tensor": lambda tensors, lengths: torch.tensor(lengths),
-    "numpy": lambda tensors, lengths: torch.tensor(lengths).numpy(),
-    "list": lambda tensors, lengths: list(lengths),
-}
-
-
-def output_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of what a model returns, with their places: `logits`, `1.0`, or empty for a single one.
-
-    Numbers, lists of numbers and numpy arrays become tensors; None is left out.
-
-    >>> [(place, tensor.tolist()) for place, tensor in output_tensors({"ids": [3, 4], "score": 0.5, "rest": None})]
-    [('ids', [3, 4]), ('score', 0.5)]
-
-    Raises `TypeError`: a part is of another type.
-    """
-    if value is None:
-        return
-    if isinstance(value, torch.Tensor):
-        yield path, _plain(value)
-    elif isinstance(value, PackedSequence):
-        yield path, pad_packed_sequence(value, batch_first=True)[0]
-    elif isinstance(value, (bool, int, float)) or hasattr(value, "__array__"):
-        yield path, torch.as_tensor(value)
-    elif _are_numbers(value):
-        yield path, torch.tensor(value)
-    else:
-        for key, item in _items(value, path):
-            yield from output_tensors(item, f"{path}.{key}" if path else str(key))
-
-
-def _items(value: Any, path: str) -> Iterator[tuple[object, Any]]:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return iter([(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)])
-    if isinstance(value, SimpleNamespace):
-        return iter(vars(value).items())
-    if isinstance(value, Mapping):
-        return iter(value.items())
-    if isinstance(value, (list, tuple)):
-        return zip(getattr(value, "_fields", range(len(value))), value)
-    place = f" as {path}" if path else ""
-    raise TypeError(f"it returns a {type(value).__name__}{place}, and every output must be a tensor or numbers")
-
-
-def _are_numbers(value: Any) -> bool:
-    """Whether a value is a list of numbers, or lists of them; an empty list is one, too."""
-    if not isinstance(value, (list, tuple)) or hasattr(value, "_fields"):
-        return False
-    return all(_is_number(item) or _are_numbers(item) for item in value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (bool, int, float)) or (
-        hasattr(value, "__array__") and not isinstance(value, torch.Tensor) and value.ndim == 0
-    )
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the same values that has all its elements in memory."""
-    if tensor.is_quantized:
-        return tensor.dequantize()
-    return tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()

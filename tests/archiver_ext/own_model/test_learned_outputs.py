@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.own_model.learned_outputs import Observed, learned_outputs, learned_size
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec, size_at
-from torchserve_neuron_lstm.handlers.runtime.own_model import row_of
+from torchserve_neuron_lstm.handlers.runtime.model_outputs import row_of
 
 
 def test_batch_time_numbers_and_sizes_that_differ_by_request_are_told_apart() -> None:

@@ -15,7 +15,9 @@ from torch.nn.utils.rnn import PackedSequence
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.own_model import MaskForm
 from torchserve_neuron_lstm.handlers.runtime.kept_state import KeptState
-from torchserve_neuron_lstm.handlers.runtime.own_model import OwnProgram, argument_makers, output_tensors
+from torchserve_neuron_lstm.handlers.runtime.model_arguments import argument_makers
+from torchserve_neuron_lstm.handlers.runtime.model_outputs import output_tensors
+from torchserve_neuron_lstm.handlers.runtime.own_model import OwnProgram
 
 Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - users write these
 
