@@ -19,9 +19,12 @@ from .packing.recurrence_fit import checked_axes
 
 
 def call_eagerly(model: torch.nn.Module, arguments: Mapping[str, Any]) -> Any:
-    """Call a model without gradients; a `.cuda()` in its code leaves the tensor on the CPU."""
+    """Call a model without gradients; a `.cuda()` in its code leaves the tensor on the CPU.
+
+    The outputs are copies: a model may return a buffer into which its next call writes.
+    """
     with torch.no_grad(), _StaysOnCpu():
-        return plain_outputs(model(**arguments))
+        return pytree.tree_map_only(torch.Tensor, torch.clone, plain_outputs(model(**arguments)))
 
 
 def copy_of(model: torch.nn.Module) -> torch.nn.Module:

@@ -109,7 +109,8 @@ class RaggedRun(Interpreter):
         dtypes = tuple(result.dtype for result in results)
         read = frozenset(user.args[1] for user in n.users if user.target is operator.getitem)
         sensitive = n in self._sign_sensitive and dtypes[0].is_floating_point and not all(map(hides, n.all_input_nodes))
-        call = Call(n.target, self._arguments(n), sizes, dtypes, read, sensitive)  # type: ignore[arg-type]  # an operator
+        traced = n.args[0].meta.get("val") if n.args and isinstance(n.args[0], Node) else None
+        call = Call(n.target, self._arguments(n), sizes, dtypes, read, sensitive, traced)  # type: ignore[arg-type]  # an operator
         if sensitive:
             check_choice(call, n in self._sign_read)
         if call.shared and not any(map(is_ragged, call.all_sizes())) and not is_recurrent(n.target):

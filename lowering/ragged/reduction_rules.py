@@ -142,6 +142,11 @@ def batch_norm(batch: Batch, call: Call) -> Results:
     value = call.value("input")
     if call.get("training") or call["running_mean"] is None:
         dims = [dim for dim in range(value.rank) if dim != 1]
+        formats = (torch.contiguous_format, torch.channels_last)[: 2 if value.rank == 4 else 1]
+        if any(call.traced.is_contiguous(memory_format=form) for form in formats):
+            return _normalized_channels(batch, call, value, dims)
+        # Torch squares in double precision: where it squares contiguous elements, those beyond 1e19 overflow.
+        value = replace(value, tensor=value.tensor.double())
         return _normalized_channels(batch, call, value, dims)
     return _by_statistics(batch, call, value)
 

@@ -152,6 +152,8 @@ class Call:
     """Results of several that are read."""
     sign_sensitive: bool = False
     """Whether a later operator tells 0.0 from -0.0 in the results."""
+    traced: Any = None
+    """The first argument in the trace of a request, if it is a tensor: its strides are those of eager mode."""
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]

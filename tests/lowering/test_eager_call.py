@@ -11,6 +11,7 @@ from ragged import assert_answers_alone, lower_exact
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.eager_call import call_eagerly
 from torchserve_neuron_lstm.lowering.errors import LoweringError
 
 CONFIG = one_input("[batch, time, 5]", length="[8, 16]")
@@ -134,3 +135,18 @@ def test_buckets_below_the_fewest_timesteps_are_refused_with_those_to_keep() -> 
 
 def test_a_model_of_any_length_takes_one_timestep() -> None:
     assert lower(Demanding(lambda m, x: m.gru(x)[0]), CONFIG).shortest == 1
+
+
+def test_an_answer_stays_as_it_was_if_the_model_writes_into_its_outputs() -> None:
+    class OwnBuffer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = torch.zeros(1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.total.copy_(x.sum(1))
+
+    model = OwnBuffer()
+    first = call_eagerly(model, {"x": torch.ones(1, 3)})
+    assert call_eagerly(model, {"x": torch.ones(1, 5)}) == 5
+    assert first == 3
