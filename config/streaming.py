@@ -130,6 +130,9 @@ class StreamingConfig(Strict):
         for key, own in (("directory", "disk"), ("redis", "redis"), ("key_env", "client")):
             if given.get(key) is not None and store != own:
                 yield (key,), f"expected none: it belongs to store: {own}, and the store is {store}"
+        directory = given.get("directory")
+        if isinstance(directory, str) and directory and not directory.startswith("/"):
+            yield ("directory",), f"expected an absolute path, as in /var/lib/tagger, got {directory[:100]!r}"
         if store == "redis" and not given.get("redis"):
             yield ("redis",), "is missing: store: redis needs the server's address, as in {url: redis://cache:6379/0}"
         if isinstance(header := given.get("client_header"), str):

@@ -180,10 +180,12 @@ def max_workers(text: str) -> object:
     (2, None, None)
     """
     try:
-        keys = yaml.safe_load(text)
-    except (*_UNREADABLE, RecursionError):
+        root = _parse(text)  # without values: aliases within aliases can have billions
+        pairs = root.value if isinstance(root, yaml.MappingNode) else []
+        found = [value for key, value in pairs if key.value == "maxWorkers" and isinstance(value, yaml.ScalarNode)]
+        return yaml.SafeLoader("").construct_object(found[-1]) if found else None
+    except _UNREADABLE:
         return None
-    return keys.get("maxWorkers") if isinstance(keys, dict) else None
 
 
 def _parse_mapping(text: str, source: str) -> yaml.MappingNode:

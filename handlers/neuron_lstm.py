@@ -121,7 +121,7 @@ def parse_list(content: bytes) -> tuple[dict[str, str], bytes, bytes | None]:
             line, _, signed = body.partition(b"\n")
             signature = base64.b64decode(line[len(b"# ed25519 ") :], validate=True)
         title, *lines, end = signed.decode("utf-8").split("\n")
-        pairs = [(line[66:], line[:64]) for line in lines if re.fullmatch(r"[0-9a-f]{64}  .+", line)]
+        pairs = [(line[66:], line[:64]) for line in lines if re.fullmatch(r"[0-9a-f]{64}  .{1,1024}", line)]
     except ValueError as error:
         raise RuntimeError(f"{LIST} cannot be read: {error}") from error
     if (

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ...config.manifest import Manifest
     from ...inference.reader import ArchiveReader
 
+_MOST_ROWS = 4096
+"""Rows of a batch up to which costs are computed: planning takes memory for each, and a manifest may name billions."""
+
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
@@ -86,9 +89,10 @@ def step_times(manifest: Manifest) -> list[dict[str, float]]:
 
     `step_ms` are of the next timestep of several sessions in one batch, `whole_ms` of as many whole sequences. They are
     milliseconds of the programs' calls as they are planned, measured or interpolated, without the work around them. An
-    engine with fixed shapes computes a timestep in its smallest bucket. The list is empty without sessions.
+    engine with fixed shapes computes a timestep in its smallest bucket. The list is empty without sessions, and with
+    batches of more than 4,096 rows.
     """
-    if manifest.streaming is None:
+    if manifest.streaming is None or manifest.grid.batches[-1] > _MOST_ROWS:
         return []
     from ...handlers.runtime.loader import measured_cost, planner_from_manifest
 

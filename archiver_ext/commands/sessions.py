@@ -56,6 +56,7 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     This changes nothing: a missing file is not created.
 
     Raises `PackagingError`: the archive has no sessions, its clients keep them, or the store cannot be read.
+    Raises `ArchiveError`: the archive is not as it was packaged.
     """
     from ...handlers.streaming.open_sessions import open_store
     from ...inference.errors import NamelessArchiveError
@@ -64,14 +65,15 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     from ...sessions.store import StoreTotals, StoreUnavailableError
 
     reader = ArchiveReader(archive)
-    settings = reader.manifest().streaming
+    with reader.checked() as folder:  # it names a file, or a server that gets a password
+        settings = ArchiveReader(folder).manifest().streaming
     if settings is None:
         raise PackagingError(f"{archive} has no sessions: it was packaged without `streaming`")
     if settings.store == "client":
         raise PackagingError(f"{archive} keeps no sessions: with `store: client` each client keeps its own")
     with refusing(NamelessArchiveError, after="; give --name"):
         model = reader.model_name() if name is None else name
-    with refusing((StoreUnavailableError, OSError, ValueError)):
+    with refusing((StoreUnavailableError, OSError, ValueError, RuntimeError)):
         store = open_store(settings, model, environment)
         if isinstance(store, SqliteStore):
             totals = store.totals() if store.file.exists() else StoreTotals(0, 0, None)

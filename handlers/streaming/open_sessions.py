@@ -22,7 +22,7 @@ def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]
 
     A store is opened with the first request, so that a server starts before its store does.
 
-    Raises `RuntimeError`: there is no signing key for session tokens.
+    Raises `RuntimeError`: there is no signing key for session tokens, or the directory's path is relative.
     """
     settings = manifest.streaming
     if settings is None:
@@ -39,6 +39,8 @@ def open_store(settings: SessionSettings, model: str, environment: Mapping[str, 
     """Open the store that the settings name, on disk or on a server.
 
     Only archives that name a store contain its files.
+
+    Raises `RuntimeError`: the directory's path is relative.
     """
     if settings.redis is None:
         from ...sessions.sqlite.store import SqliteStore
@@ -57,10 +59,18 @@ def session_directory(settings: SessionSettings, environment: Mapping[str, str])
     >>> settings = SessionSettings("disk", state="0" * 32)
     >>> session_directory(settings, {"XDG_STATE_HOME": "/var/state"}).as_posix()
     '/var/state/torchserve-neuron-lstm/sessions'
+
+    Raises `RuntimeError`: it is a relative path.
     """
     configured = environment.get(DIRECTORY_VARIABLE) or settings.directory
     if configured:
-        return Path(configured)
+        directory = Path(configured)
+        if not directory.is_absolute():
+            raise RuntimeError(  # a server unpacks archives into its working directory, and removes them
+                f"the directory of sessions ({DIRECTORY_VARIABLE}, or `directory` under `streaming`): expected an "
+                f"absolute path, got {configured!r}"
+            )
+        return directory
     state = environment.get("XDG_STATE_HOME")
     home = Path(state) if state else Path.home() / ".local" / "state"
     return home / "torchserve-neuron-lstm" / "sessions"

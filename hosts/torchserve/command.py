@@ -30,6 +30,8 @@ from .properties import (
 _METRICS = Path(__file__).parents[2] / "config" / "metrics.yaml"
 _LOG_FOLDER = "LOG_LOCATION"
 """TorchServe's own variable for the folder of its logs."""
+_FOLDERS = (_LOG_FOLDER, "NEURON_LSTM_SESSIONS")
+"""Variables that name folders: TorchServe has another working directory than this process."""
 _ADDRESSES = ("inference_address", "management_address", "metrics_address")
 _GRPC = ("grpc_inference", "grpc_management")
 _LAST_PORT = 65_535
@@ -47,8 +49,8 @@ def serve_archives(options: ServeOptions, say: Callable[[str], object], write: C
     """
     paths = archives_by_name(options.archives)
     environment = java_environment()
-    if logs := os.environ.get(_LOG_FOLDER):
-        environment[_LOG_FOLDER] = str(Path(logs).absolute())  # TorchServe has another working directory
+    logs = os.environ.get(_LOG_FOLDER)
+    environment |= {name: str(Path(folder).absolute()) for name in _FOLDERS if (folder := os.environ.get(name))}
     with private_directory() as home:
         if len(str(home)) > _LONGEST_PATH:
             raise ArchiveError(f"{home} is too long a path for TorchServe's sockets: set TMPDIR to a shorter one")

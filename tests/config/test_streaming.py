@@ -123,6 +123,7 @@ CONTRADICTIONS = [
     ("{max_sessions: 0}", "max_sessions: expected"),
     ("{max_bytes: 1.5}", "max_bytes: expected"),
     ("{store: disk, directory: ''}", "directory: expected some text"),
+    ("{directory: kept}", "directory: expected an absolute path, as in /var/lib/tagger, got 'kept'"),
     ("{stoer: disk}", "stoer: is not a key here: did you mean store?"),
 ]
 

@@ -132,3 +132,9 @@ def test_duplicate_keys_are_refused_wherever_they_are() -> None:
 @pytest.mark.parametrize("text", ["a: !!int x", "a: 2024-13-01", "a: !!bool x", "a: !!timestamp x", "[" * 5000])
 def test_a_text_that_cannot_be_read_has_no_number_of_workers(text: str) -> None:
     assert max_workers(text) is None
+
+
+@pytest.mark.timeout(20)
+def test_aliases_within_aliases_are_not_multiplied() -> None:
+    lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 12))]
+    assert max_workers("\n".join([*lines, "maxWorkers: 2"])) == 2

@@ -1,5 +1,6 @@
 """The entry file of an archive: nothing of a changed folder runs, and the message names the file."""
 
+import hashlib
 import importlib.util
 import os
 import py_compile
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder, parse_list
+from torchserve_neuron_lstm.handlers.neuron_lstm import TITLE, check_folder, parse_list
 
 from .small_archive import ENTRY_FILE, MARKER, PACKAGE, START, Started, files_of
 
@@ -258,3 +259,10 @@ def test_a_linked_folder_is_named(small_archive: Path, name: str) -> None:
     (small_archive / name).symlink_to(outside)
 
     Started(small_archive).assert_refused(f"{name} is not in SHA256SUMS")
+
+
+def test_a_path_of_any_length_is_none_of_a_list() -> None:
+    """Its folders would take memory that grows with the square of their number."""
+    body = f"{TITLE}\n{'0' * 64}  {'a/' * 100_000}a\n".encode()
+    with pytest.raises(RuntimeError, match="is not a list of files"):
+        parse_list(b"# sha256 " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -144,3 +145,35 @@ def test_long_facts_of_a_file_in_a_tar_are_not_read(tmp_path: Path) -> None:
 
     with pytest.raises(ArchiveError):
         ArchiveReader(tmp_path / "a.tar.gz").manifest_json()
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE])
+def test_a_tar_holds_files_and_folders_alone(tmp_path: Path, temporary: Path, kind: bytes) -> None:
+    """Python's filter follows a link whose path is too long out of the folder: CVE-2025-4517."""
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as file:
+        member = tarfile.TarInfo("m/link")
+        member.type, member.linkname = kind, "m/variants.json"
+        file.addfile(member)
+    refusal = r"'m/link' is neither a file nor a folder|its end is missing"  # a sparse file ends the reading
+    with pytest.raises(ArchiveError, match=refusal), ArchiveReader(tmp_path / "a.tar.gz").unpacked():
+        pass
+
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_tar_of_another_compression_is_no_archive(folder: Path) -> None:
+    """A few kilobytes of bzip2 can become as many gigabytes."""
+    archive = Path(shutil.make_archive(str(folder), "bztar", folder.parent, folder.name))
+    with pytest.raises(ArchiveError, match="is not an archive"):
+        ArchiveReader(archive).manifest_json()
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_file_that_a_mar_names_many_times_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "a.mar", "w") as file:
+        for _ in range(100):
+            file.writestr("variants.json", b"{}")
+    contents = iter([b"{}"])
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda file, name: next(contents))
+
+    assert ArchiveReader(tmp_path / "a.mar").files_of(["variants.json"]) == {"variants.json": b"{}"}

@@ -62,7 +62,7 @@ def make_archive(folder: Path, **facts: object) -> Path:
     (folder / "programs" / "eager" / "any").mkdir(parents=True)
     torch.save(model.state_dict(), folder / "weights.pt")
     Eager().compile(_exported(model), None, folder / "programs" / "eager" / "any")
-    _add_serving_half(folder)
+    add_serving_half(folder)
     (folder / "codec_of_tests.py").write_text(CODEC)
     (folder / "MAR-INF").mkdir()
     told = {"model": {"modelName": "sums", "modelVersion": "2.0", "handler": "neuron_lstm.py"}}
@@ -105,7 +105,7 @@ def _exported(model: Sums) -> torch.export.ExportedProgram:
     return torch.export.export(model, example, dynamic_shapes=({0: batch, 1: time}, {0: batch}))
 
 
-def _add_serving_half(folder: Path) -> None:
+def add_serving_half(folder: Path) -> None:
     package = Path(torchserve_neuron_lstm.__path__[0])
     target = folder / "torchserve_neuron_lstm"
     shutil.copytree(package, target, ignore=shutil.ignore_patterns("archiver_ext", "__pycache__"))

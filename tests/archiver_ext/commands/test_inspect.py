@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,9 @@ def test_a_manifest_of_another_format_is_printed_for_machines(tmp_path: Path, ca
     (archive / "variants.json").write_text('{"format": 99}')
 
     assert printed(capsys, "inspect", archive, "--json") == '{"format": 99}'
+
+
+def test_batches_of_any_size_are_not_planned() -> None:
+    """A manifest of 2 KB may name batches of billions of rows."""
+    grid = replace(GRID, batches=(1, 4, 2**31))
+    assert step_times(streaming_manifest(SETTINGS, grid=grid)) == []

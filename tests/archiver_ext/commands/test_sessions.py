@@ -8,11 +8,13 @@ from printed import Capture, printed, refusal
 from redis_cluster import running_cluster
 from redis_server import RedisServer, one_and_others_long, running, server_programs
 from streaming_archive import streaming_manifest, write_streaming_archive
+from tiny_archive import add_serving_half
 
 from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.sessions.redis.store import RedisStore
-from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
+from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings, SessionSettings
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate
 
@@ -31,9 +33,16 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def packaged(tmp_path: Path) -> Packaged:
     def package(**settings: object) -> str:
         config = StreamingConfig.model_validate(settings)
-        return str(write_streaming_archive(tmp_path / "tiny", streaming_manifest(config.settings("0" * 32))))
+        return archive_of(tmp_path / "tiny", config.settings("0" * 32))
 
     return package
+
+
+def archive_of(folder: Path, settings: SessionSettings | None) -> str:
+    """Write an archive whose files are as its list says."""
+    add_serving_half(write_streaming_archive(folder, streaming_manifest(settings)))
+    write_list(folder)
+    return str(folder)
 
 
 @pytest.fixture
@@ -86,7 +95,7 @@ def test_reading_creates_no_store(archive: str, directory: Path, capsys: Capture
 def test_an_archive_without_sessions_and_one_whose_clients_keep_them_say_so(
     packaged: Packaged, tmp_path: Path, capsys: Capture
 ) -> None:
-    archive = write_streaming_archive(tmp_path / "none", streaming_manifest(None))
+    archive = archive_of(tmp_path / "none", None)
 
     assert "has no sessions: it was packaged without `streaming`" in refusal(capsys, "sessions", archive)
     told = refusal(capsys, "sessions", packaged(store="client"))
@@ -94,7 +103,8 @@ def test_an_archive_without_sessions_and_one_whose_clients_keep_them_say_so(
 
 
 def test_an_archive_without_a_name_asks_for_one(archive: str, directory: Path, capsys: Capture) -> None:
-    (Path(archive) / "MAR-INF" / "MANIFEST.json").unlink()
+    (Path(archive) / "MAR-INF" / "MANIFEST.json").write_text('{"model": {}}')
+    write_list(Path(archive))
 
     assert "give --name" in refusal(capsys, "sessions", archive)
     assert told(capsys, archive, "--name", "tiny")["sessions"] == 0
@@ -144,3 +154,12 @@ def test_the_sessions_of_all_shards_are_counted(
 def test_a_server_that_is_not_there_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
     told = refusal(capsys, "sessions", packaged(store="redis", redis={"url": "redis://127.0.0.1:1/0"}))
     assert "the session store redis://127.0.0.1:1/0 cannot be used" in told
+
+
+def test_the_server_that_a_changed_archive_names_gets_no_password(packaged: Packaged, capsys: Capture) -> None:
+    """A manifest may name any server, and any variable of the environment as the password."""
+    archive = packaged(store="redis", redis={"url": "redis://localhost:1", "password_env": "PATH"})
+    manifest = Path(archive) / "variants.json"
+    manifest.write_text(manifest.read_text().replace("localhost:1", "localhost:2"))
+
+    assert "variants.json was changed" in refusal(capsys, "sessions", archive)

@@ -1,4 +1,5 @@
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,10 @@ def test_without_a_key_the_archive_is_not_served(monkeypatch: pytest.MonkeyPatch
 
     assert "openssl rand -hex 32" in str(refused.value)
     assert not key or key not in str(refused.value)
+
+
+@pytest.mark.parametrize("environment", [{}, {"NEURON_LSTM_SESSIONS": "./kept"}])
+def test_a_relative_directory_is_refused(environment: dict[str, str]) -> None:
+    """It would be in the folder of the unpacked archive, which then holds a file that is not in its list."""
+    with pytest.raises(RuntimeError, match=r"expected an absolute path, got '(\./)?kept'"):
+        session_directory(replace(settings(), directory="kept"), environment)
