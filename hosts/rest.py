@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from typing import Literal, NamedTuple
@@ -33,6 +34,11 @@ _FORM_BYTES = 1 << 16
 _FORM_AT_ONCE = 1 << 16
 """Bytes of the largest form for which other requests wait: its parser is Python that looks at each."""
 _MOST_FIELDS = 1000
+_MOST_ESCAPES = 200_000
+"""Escapes (%2C) in a form. Its parser makes an object for each, and an exception for a wrong one."""
+_LARGE_FORMS = ThreadPoolExecutor(1, "large-forms")
+"""The thread that parses large forms, one at a time: each takes many times its size."""
+_MOST_HEADER_BYTES = 1 << 16
 _CHARSETS = (b"utf-8", b"utf8", b"iso-8859-1", b"latin-1", b"latin1", b"us-ascii", b"ascii")
 """Charsets of forms. Others are decoded in quadratic time, or Python keeps the name because it does not know it."""
 _MOST_CHARACTERS = 200
@@ -117,8 +123,13 @@ async def raw_request(request: Request, most_bytes: int, held: HeldBody) -> RawR
 
     Query parameters are fields of the row, as the fields of a form are. A body beyond the bound is not kept.
 
-    Raises `RequestError`: 503, `held` has no room for the body.
+    Raises `RequestError`: 503, `held` has no room for the body; 431, the headers are too long.
     """
+    size = sum(len(name) + len(value) for name, value in request.scope["headers"])
+    if size > _MOST_HEADER_BYTES:  # texts of some headers are kept
+        raise RequestError(
+            "InvalidInput", f"the headers have {size} bytes: at most {_MOST_HEADER_BYTES} are accepted", status=431
+        )
     # Of a header that comes twice, the first one counts. Starlette's mapping looks every name up again.
     given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in reversed(request.scope["headers"]))
     headers: dict[str, object] = {name: value for name, value in given if name not in _SERVER_HEADERS}
@@ -161,8 +172,10 @@ async def _form_request(
     request: Request, body: bytes, row: dict[str, object], headers: dict[str, object]
 ) -> RawRequest:
     """Parse a form. One that cannot be parsed has no fields, as in TorchServe."""
-    _, parameters = parse_options_header(request.headers["content-type"])
+    kind, parameters = parse_options_header(request.headers["content-type"])
     if parameters.get(b"charset", b"utf-8").lower() not in _CHARSETS:
+        return RawRequest({}, headers)
+    if kind == b"application/x-www-form-urlencoded" and body.count(b"%") > _MOST_ESCAPES:
         return RawRequest({}, headers)
 
     async def receive() -> Message:
@@ -171,7 +184,8 @@ async def _form_request(
     parse = partial(_fields, Request(request.scope, receive), len(body))
     try:
         is_small = len(body) <= _FORM_AT_ONCE
-        fields = await (parse() if is_small else asyncio.to_thread(lambda: asyncio.run(parse())))
+        loop = asyncio.get_running_loop()
+        fields = await (parse() if is_small else loop.run_in_executor(_LARGE_FORMS, lambda: asyncio.run(parse())))
     except (HTTPException, MultiPartException):
         return RawRequest({}, headers)
     for field in fields:

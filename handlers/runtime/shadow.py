@@ -91,11 +91,12 @@ class ShadowedModel:
         return self._lowered.run_plan(plan, sequences, lengths, pad, resumed)
 
     def observe(self, tensors: Sequence[torch.Tensor], length: int, outputs: Tensors) -> None:
-        """Compare an answer, if it is chosen. It is copied, as programs use their buffers again."""
+        """Compare an answer, if it is chosen. Its tensors are copied: programs use buffers again, codecs may write."""
         if self.answers_itself or self._choose() >= self._settings.share:
             return
         try:
-            self._waiting.put_nowait(_Comparison(tensors, length, tuple([output.clone() for output in outputs])))
+            given, answered = (tuple([tensor.clone() for tensor in either]) for either in (tensors, outputs))
+            self._waiting.put_nowait(_Comparison(given, length, answered))
         except queue.Full:
             self._count(dropped=1)
 
@@ -209,4 +210,6 @@ def own_answer(directory: Path, manifest: Manifest, settings: Shadow) -> Answer:
     weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
     importing = partial(working_directory, directory)
     program = load_own_model(settings.model, manifest.inputs, directory, weights, importing)
+    # Modules of the archive that appear beside a call are those of the host, which imports them for other calls.
+    program.imported = lambda known: False
     return program.answering(manifest.outputs)

@@ -107,6 +107,7 @@ def form(charset: str = "") -> dict[str, str]:
     return {"content-type": f"multipart/form-data; boundary=x{charset}"}
 
 
+URL_ENCODED = "application/x-www-form-urlencoded"
 FORM = b'--x\r\nContent-Disposition: form-data; name="body"\r\n\r\n%b\r\n--x--\r\n'
 
 
@@ -124,7 +125,9 @@ FORM = b'--x\r\nContent-Disposition: form-data; name="body"\r\n\r\n%b\r\n--x--\r
         ("POST", "/predictions/sums", b"[1, 99]", JSON, 400, "InvalidInput"),
         ("POST", "/predictions/sums", b"[" + b"1," * 8 + b"1]", JSON, 413, "SequenceTooLong"),
         ("POST", "/predictions/sums", b" " * 7_000_000, JSON, 413, "BodyTooLarge"),
-        ("POST", "/predictions/sums", b"[1]", {"content-type": "application/x-www-form-urlencoded"}, 400, None),
+        ("POST", "/predictions/sums", b"[1]", {"content-type": URL_ENCODED}, 400, None),
+        ("POST", "/predictions/sums", b"body=" + b"%31" * 200_001, {"content-type": URL_ENCODED}, 400, "MalformedBody"),
+        ("POST", "/predictions/sums", b"[1]", {**JSON, "accept": "*" * 70_000}, 431, "InvalidInput"),
         ("POST", "/predictions/sums", b"", JSON, 400, "MalformedBody"),
         ("POST", "/predictions/sums?body=[1]&body=[2]", b"", {}, 400, "MalformedBody"),
         ("POST", "/predictions/sums", FORM % (b" " * 7_000_000), form(), 413, "BodyTooLarge"),

@@ -58,6 +58,7 @@ def ask(model: ShadowedModel, *lengths: int) -> list[Tensors]:
     outputs, _ = model.run_plan(model.plan(lengths), requests, lengths)
     for request, length, output in zip(requests, lengths, outputs, strict=True):
         model.observe(request, length, output)
+        request[0].zero_()  # as a codec may that writes into the inputs
     return outputs
 
 
