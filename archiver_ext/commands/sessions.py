@@ -65,14 +65,15 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     from ...sessions.store import StoreTotals, StoreUnavailableError
 
     reader = ArchiveReader(archive)
-    with reader.checked() as folder:  # it names a file, or a server that gets a password
-        settings = ArchiveReader(folder).manifest().streaming
+    settings = reader.manifest().streaming
     if settings is None:
         raise PackagingError(f"{archive} has no sessions: it was packaged without `streaming`")
     if settings.store == "client":
         raise PackagingError(f"{archive} keeps no sessions: with `store: client` each client keeps its own")
     with refusing(NamelessArchiveError, after="; give --name"):
         model = reader.model_name() if name is None else name
+    with reader.checked() as folder:  # the settings name a file, or a server that gets a password
+        settings = ArchiveReader(folder).manifest().streaming or settings
     with refusing((StoreUnavailableError, OSError, ValueError, RuntimeError)):
         store = open_store(settings, model, environment)
         if isinstance(store, SqliteStore):
