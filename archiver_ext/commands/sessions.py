@@ -73,7 +73,8 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     with refusing(NamelessArchiveError, after="; give --name"):
         model = reader.model_name() if name is None else name
     with reader.checked() as folder:  # the settings name a file, or a server that gets a password
-        settings = ArchiveReader(folder).manifest().streaming or settings
+        if ArchiveReader(folder).manifest().streaming != settings:
+            raise PackagingError(f"{archive} was changed while it was read: run the command again")
     with refusing((StoreUnavailableError, OSError, ValueError, RuntimeError)):
         store = open_store(settings, model, environment)
         if isinstance(store, SqliteStore):
