@@ -79,7 +79,7 @@ def write_files(archive: Path, files: Mapping[str, Path], destination: Path) -> 
 
 
 def _replace_small(folder: Path, files: Mapping[str, Path]) -> None:
-    with private_directory(folder) as beside:
+    with private_directory(_beside(folder.resolve())) as beside:
         for name, file in files.items():
             shutil.copyfile(file, beside / name)
             shutil.copyfile(folder / name, beside / f"{name}.before")
@@ -89,6 +89,12 @@ def _replace_small(folder: Path, files: Mapping[str, Path]) -> None:
         except BaseException:  # also a signal
             _put_back(folder, files, beside)
             raise
+
+
+def _beside(folder: Path) -> Path:
+    """Return the parent, as a killed process leaves files; the folder itself, if none can be moved from there."""
+    parent = folder.parent
+    return parent if os.access(parent, os.W_OK) and parent.stat().st_dev == folder.stat().st_dev else folder
 
 
 def _put_back(folder: Path, names: Iterable[str], beside: Path) -> None:

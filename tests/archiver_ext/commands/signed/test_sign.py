@@ -128,8 +128,10 @@ def test_a_folder_is_as_before_if_an_interrupt_ends_its_second_write(
     archive = Path(shutil.copytree(made / "tiny", tmp_path / "tiny"))
     text = manifest_text(read_manifest(archive)).replace('"milliseconds": 0.5', '"milliseconds": 0.25')
     written: list[Path] = []
+    names = sorted(archive.iterdir())
 
     def replaced(finished: Path, destination: Path) -> None:
+        assert sorted(archive.iterdir()) == names  # a process that is killed now leaves no file within
         written.append(destination)
         if len(written) == 2:
             raise KeyboardInterrupt
