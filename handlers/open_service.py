@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from .formats.request import ModelIdentity
 from .metrics import BatchMetrics
 from .runtime.loader import LoadedArchive, device_of, load_archive
 from .runtime.placement import apply_placement, threads_per_worker
+from .runtime.user_code import Importing, working_directory
 from .service import Service
 
 if TYPE_CHECKING:
@@ -61,10 +63,16 @@ def _open(host: Host) -> Service:
     placed = apply_placement(manifest, host.directory, host.workers, host.environment)  # before anything starts threads
     threads = host.threads or placed or manifest.threads  # `placed`: those of the cores that it is pinned to
     torch.set_num_threads(threads or threads_per_worker(available_cores(), host.workers))
-    archive = load_archive(host.directory, torch.get_num_threads(), device=host.device)
+
+    @contextmanager
+    def importing(directory: Path) -> Iterator[None]:
+        with host.user_code(), working_directory(directory):
+            yield
+
+    archive = load_archive(host.directory, torch.get_num_threads(), device=host.device, importing=importing)
     manifest = archive.manifest
-    shadowed = _shadowed(archive, host.directory)
-    codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
+    shadowed = _shadowed(archive, host.directory, importing)
+    codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes, importing)
     sessions = None
     if manifest.streaming is not None:  # only archives that serve sessions carry the files for it
         from .streaming.open_sessions import open_sessions
@@ -92,14 +100,15 @@ def _open(host: Host) -> Service:
     )
 
 
-def _shadowed(archive: LoadedArchive, directory: Path) -> ShadowedModel | None:
+def _shadowed(archive: LoadedArchive, directory: Path, importing: Importing) -> ShadowedModel | None:
     """Begin to compare answers, if the archive asks for it. Only such archives carry the files for it."""
     settings = archive.manifest.shadow
     if settings is None:
         return None
-    from .runtime.shadow import ShadowedModel, own_answer
+    from .runtime.shadow import ShadowedModel, load_shadow
 
-    return ShadowedModel(archive, settings, own_answer(directory, archive.manifest, settings))
+    program = load_shadow(directory, archive.manifest, settings, importing)
+    return ShadowedModel(archive, settings, program.answering(archive.manifest.outputs), program.weights)
 
 
 def _with_counts(batch: BatchMetrics, shadowed: ShadowedModel) -> BatchMetrics:
@@ -144,3 +153,5 @@ class Host:
     """Threads of each program call; None: the archive's, or this worker's share of the cores."""
     device: str | None = None
     """The GPU that the server gives to this worker, e.g. cuda:1; None: none."""
+    user_code: Callable[[], AbstractContextManager[None]] = nullcontext
+    """A function that makes a context in which Python files of the archive are imported and run while it is loaded."""

@@ -54,19 +54,19 @@ class ServedArchive:
             # Not of the archive, in whose place another one may be by now.
             self.version = ArchiveReader(directory).model_version()
             self._modules = IsolatedModules(directory)
-            with self._modules.imported():
-                self._service = open_service(
-                    Host(
-                        directory,
-                        ModelIdentity(settings.name, self.version),
-                        DEFAULT_MAX_RESPONSE_BYTES,
-                        DEFAULT_RESPONSE_TIMEOUT_MS,
-                        report,
-                        os.environ,
-                        workers=1,
-                        threads=settings.threads,
-                    )
+            self._service = open_service(
+                Host(
+                    directory,
+                    ModelIdentity(settings.name, self.version),
+                    DEFAULT_MAX_RESPONSE_BYTES,
+                    DEFAULT_RESPONSE_TIMEOUT_MS,
+                    report,
+                    os.environ,
+                    workers=1,
+                    threads=settings.threads,
+                    user_code=self._modules.imported,
                 )
+            )
             if isinstance(self._service.sessions, StoreSessions):
                 self._files.callback(self._service.sessions.store.close)
         except BaseException as error:

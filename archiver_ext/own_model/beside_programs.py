@@ -14,7 +14,7 @@ from ...config.schema import ServingConfig, ShadowConfig
 from ...handlers.runtime.loader import LoadedArchive
 from ...handlers.runtime.model_outputs import row_of
 from ...handlers.runtime.own_model import OwnProgram
-from ...handlers.runtime.shadow import own_answer, worst_difference
+from ...handlers.runtime.shadow import load_shadow, worst_difference
 from ...lowering.eager_call import shortest_length
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError, refusing
@@ -109,7 +109,7 @@ def compare_once(loaded: LoadedArchive, tree: Path, prepared: PreparedShadow) ->
     """
     forget_modules(tree)
     manifest, different, largest = loaded.manifest, 0, 0.0
-    answer = own_answer(tree, manifest, prepared.shadow)
+    answer = load_shadow(tree, manifest, prepared.shadow).answering(manifest.outputs)
     for request in prepared.requests:
         (outputs,), _ = loaded.run_plan(loaded.plan([request.length]), [request.inputs], [request.length])
         with refusing(RuntimeError, *_WITHOUT_SHADOW):

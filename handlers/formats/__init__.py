@@ -32,6 +32,7 @@ from ..responses import (
     SessionKeys,
     malformed,
 )
+from ..runtime.user_code import Importing, working_directory
 from .custom import CustomFormat, UserCodec, load_user_codec
 from .json_formats import PlainFormat, V1Format, decode_json
 from .json_text import to_json
@@ -45,13 +46,17 @@ FORMATS: tuple[Callable[[FormatContext], RequestFormat], ...] = (NpyFormat, V2Fo
 
 
 def load_codec(
-    manifest: Manifest, directory: Path, identity: ModelIdentity, max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
+    manifest: Manifest,
+    directory: Path,
+    identity: ModelIdentity,
+    max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES,
+    importing: Importing = working_directory,
 ) -> Codec:
-    """Load the codec of an unpacked archive.
+    """Load the codec of an unpacked archive. `importing` lets the user's codec be imported.
 
     Raises `RuntimeError`: the user's codec cannot be loaded, or the class names do not fit the model.
     """
-    user_codec = None if manifest.codec is None else load_user_codec(manifest.codec, directory)
+    user_codec = None if manifest.codec is None else load_user_codec(manifest.codec, directory, importing)
     labels = read_labels(directory, manifest.outputs) if user_codec is None else None
     return make_codec(manifest, identity, labels, user_codec, max_response_bytes)
 

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 
 from ..responses import JSON, Encoded, SessionKeys, abbreviate, internal, invalid, malformed
-from ..runtime.user_code import end_error, import_reference, is_interrupt, working_directory
+from ..runtime.user_code import Importing, end_error, import_reference, is_interrupt, working_directory
 from .json_text import to_json
 from .raw_request import Body
 from .request import InferenceRequest, Outputs, RequestFormat
@@ -46,12 +46,12 @@ class UserCodec(Protocol):
         """Return the response to one sequence."""
 
 
-def load_user_codec(reference: str, directory: Path) -> UserCodec:
+def load_user_codec(reference: str, directory: Path, importing: Importing = working_directory) -> UserCodec:
     """Instantiate the class that `reference` ("module:Class") names, from a file in `directory`.
 
     Raises `RuntimeError`: the module or the class is missing, or cannot be instantiated; with the cause.
     """
-    with working_directory(directory):
+    with importing(directory):
         try:
             codec = import_reference(reference, directory)()
         except (Exception, SystemExit) as error:

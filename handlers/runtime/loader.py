@@ -6,6 +6,7 @@ Packaging verifies programs through the same class that serves them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -215,7 +216,8 @@ def load_archive(
         return archive
     # The largest first: where the device keeps memory for each, that of the largest serves the others.
     for bucket in sorted(manifest.grid.buckets, key=lambda bucket: bucket.batch * bucket.length, reverse=True):
-        _call_first(archive, bucket)
+        with nullcontext() if own is None else importing(directory):
+            _call_first(archive, bucket)
     return archive
 
 

@@ -100,6 +100,10 @@ class OwnProgram:
                 if len(sys.modules) != len(self._known) and self.imported(self._known):
                     self._is_whole = False  # their state at import is not known
 
+    def weights(self) -> list[torch.Tensor]:
+        """Return the model's parameters of floats."""
+        return [weight for weight in self.model.parameters() if weight.is_floating_point()]
+
     def answering(self, specs: Sequence[TensorSpec]) -> Answer:
         """Return a function that answers one request with outputs of these layouts.
 

@@ -30,8 +30,8 @@ from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
 from ...config.own_model import Shadow
 from .loader import ServedModel
-from .own_model import Answer, load_own_model
-from .user_code import working_directory
+from .own_model import Answer, OwnProgram, load_own_model
+from .user_code import Importing, working_directory
 
 _log = logging.getLogger(__name__)
 _MOST_WAITING = 8  # comparisons: they take longer than answers, so more are dropped
@@ -39,6 +39,8 @@ _UNTIL_SENT_SECONDS = 0.01  # from an answer to its comparison
 _NICENESS = 10  # steps below the priority of the worker
 _SHARES = (1e-2, 1e-3, 1e-4, 1e-5) * 4
 """Changes of the values of a request. A threshold within the answer shows at one of them, a tie at one draw."""
+_WEIGHT_SHARES = (1e-4, 1e-5, 1e-6) * 4
+"""Changes of the weights: about those of rounding in layers, in either direction."""
 _OVERFLOWING = 1e18
 """Values whose sums and products may overflow. Any client can send them, so they change nothing but counts."""
 _LAST_SECONDS = 5.0  # the end of the process waits no longer for a comparison
@@ -57,11 +59,19 @@ class ShadowedModel:
     """
 
     def __init__(
-        self, lowered: ServedModel, settings: Shadow, answer: Answer, choose: Optional[Callable[[], float]] = None
+        self,
+        lowered: ServedModel,
+        settings: Shadow,
+        answer: Answer,
+        weights: Callable[[], Sequence[torch.Tensor]],
+        choose: Optional[Callable[[], float]] = None,
     ) -> None:
-        """Compare with `answer`; `choose` returns a number from 0 to 1 for each answer (default: at random)."""
+        """Compare with `answer`, whose model has `weights`.
+
+        `choose` returns a number from 0 to 1 for each answer (default: at random).
+        """
         self.manifest: Manifest = lowered.manifest
-        self._lowered, self._settings, self._answer = lowered, settings, answer
+        self._lowered, self._settings, self._answer, self._weights = lowered, settings, answer, weights
         self._choose = choose or random.Random().random  # noqa: S311 - not a secret; each worker has its own
         self._waiting: queue.Queue[Optional[_Comparison]] = queue.Queue(_MOST_WAITING)
         self._lock = threading.Lock()
@@ -155,17 +165,40 @@ class ShadowedModel:
     def _is_certain(self, one: _Comparison) -> bool:
         """Whether a difference is larger than the change of the answer with inputs that differ by `_SHARES`.
 
-        Clients can look for a request at which the answer jumps, overflows or fails. It is counted only.
+        Where no input has floats, the weights differ, by `_WEIGHT_SHARES`. Clients can look for a request at which the
+        answer jumps, overflows or fails. It is counted only.
         """
         if any(bool((x.abs() > _OVERFLOWING).any()) for x in one.tensors if x.is_floating_point()):
             return False
         try:
             expected = self._answer(one.tensors, one.length)
             seed = secrets.randbits(31)
-            explained = change_with(_SHARES, lambda x: self._answer(x, one.length), one.tensors, expected, seed)
+            if any(x.is_floating_point() for x in one.tensors):
+                explained = change_with(_SHARES, lambda x: self._answer(x, one.length), one.tensors, expected, seed)
+            else:
+                explained = self._change_with_weights(one, expected, seed)
         except Exception:  # noqa: BLE001 - the user's code
             return False
         return _worst(one.outputs, expected, explained, self.manifest) is not None
+
+    def _change_with_weights(self, one: _Comparison, expected: Tensors, seed: int) -> list[float]:
+        """Return the change of each output with the weights, which are put back after each call."""
+        before = [weight.detach().clone() for weight in self._weights()]
+
+        def answer(moved: Sequence[torch.Tensor]) -> Tensors:
+            try:
+                _put(self._weights(), moved)
+                return self._answer(one.tensors, one.length)
+            finally:
+                _put(self._weights(), before)
+
+        return change_with(_WEIGHT_SHARES, answer, before, expected, seed)
+
+
+def _put(weights: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for weight, value in zip(weights, values):
+            weight.copy_(value)
 
 
 Worst = Optional[tuple[TensorSpec, float]]
@@ -201,15 +234,18 @@ def _worst(outputs: Tensors, expected: Tensors, rounding: Sequence[float], manif
     return worst
 
 
-def own_answer(directory: Path, manifest: Manifest, settings: Shadow) -> Answer:
-    """Load the model of an unpacked archive; returns the function by which its own code answers.
+def load_shadow(
+    directory: Path, manifest: Manifest, settings: Shadow, importing: Importing = working_directory
+) -> OwnProgram:
+    """Load the model of an unpacked archive beside the lowered one.
+
+    `importing` makes a context in which the archive's files can be imported.
 
     Raises `RuntimeError`: it cannot be made here.
     """
     files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
     weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
-    importing = partial(working_directory, directory)
-    program = load_own_model(settings.model, manifest.inputs, directory, weights, importing)
+    program = load_own_model(settings.model, manifest.inputs, directory, weights, partial(importing, directory))
     # Modules of the archive that appear beside a call are those of the host, which imports them for other calls.
     program.imported = lambda known: False
-    return program.answering(manifest.outputs)
+    return program

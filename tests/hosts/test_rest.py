@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,21 +19,15 @@ from starlette.routing import Mount
 from starlette.routing import Route as StarletteRoute
 from starlette.testclient import TestClient
 from starlette.types import Message
-from tiny_archive import CODEC, as_mar, change_manifest, sums_of
+from tiny_archive import sums_of
 
-from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
-from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
-from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.handlers.responses import RequestError
-from torchserve_neuron_lstm.hosts import held_bodies, served_archive
+from torchserve_neuron_lstm.hosts import held_bodies, rest, served_archive
 from torchserve_neuron_lstm.hosts.rest import Route, find_route, respond
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
-from torchserve_neuron_lstm.inference import reader
-from torchserve_neuron_lstm.inference.errors import ArchiveError
-from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 JSON = {"content-type": "application/json"}
 COUNTED: list[BatchMetrics] = []
@@ -273,7 +265,7 @@ def whole(body: bytes) -> Request:
 
 def test_bodies_that_are_read_or_wait_fill_a_bounded_memory(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client could send all but the end of many. One body of the largest size fits alone."""
-    monkeypatch.setattr(held_bodies, "_MOST_BYTES", 0)
+    monkeypatch.setattr(held_bodies, "MOST_BYTES", 0)
     large, small = b" " * 6_500_000, b" " * 1_000_000 + b"[1]"
 
     async def ask() -> None:
@@ -295,6 +287,22 @@ def test_bodies_that_are_read_or_wait_fill_a_bounded_memory(archive: Path, monke
     asyncio.run(ask())
 
 
+def test_a_body_that_does_not_end_is_refused_after_its_time(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "_BODY_SECONDS", 0.05)
+
+    async def ask() -> Response:
+        archives = {"sums": (served := ServedArchive(settings(archive), count))}
+        found = await respond(sent(b"[1, ")[0], archives)
+        assert held_bodies.HeldBody._all_bytes == 0
+        await served.close()
+        return found
+
+    found = asyncio.run(ask())
+
+    assert (found.status_code, found.headers["connection"]) == (408, "close")
+    assert json.loads(bytes(found.body))["type"] == "BodyTooSlow"
+
+
 def test_a_full_queue_refuses_a_request_before_its_body_is_read(archive: Path) -> None:
     async def ask() -> list[int]:
         archives = {"sums": (served := ServedArchive(replace(settings(archive), most_waiting=0), count))}
@@ -303,70 +311,6 @@ def test_a_full_queue_refuses_a_request_before_its_body_is_read(archive: Path) -
         return [one.status_code for one in found]
 
     assert asyncio.run(asyncio.wait_for(ask(), 60)) == [503, 404, 404]
-
-
-def test_an_archive_that_was_changed_or_is_not_there_is_not_served(archive: Path, tmp_path: Path) -> None:
-    """Every file is compared with the list, as by TorchServe's entry point."""
-    changed = Path(shutil.copytree(archive, tmp_path / "changed"))
-    (changed / "codec_of_tests.py").write_text("raise SystemExit")
-
-    with pytest.raises(ArchiveError, match=r"codec_of_tests\.py was changed"):
-        ServedArchive(settings(changed), count)
-    with pytest.raises(ArchiveError, match="there is no archive"):
-        ServedArchive(settings(tmp_path / "none.mar"), count)
-
-
-def test_the_version_is_that_of_the_files_that_were_checked(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An operator may move another archive into its place meanwhile."""
-    file, other = as_mar(archive, tmp_path / "sums.mar"), Path(shutil.copytree(archive, tmp_path / "other"))
-    manifest = other / "MAR-INF" / "MANIFEST.json"
-    manifest.write_text(manifest.read_text().replace('"2.0"', '"3.0"'))
-    write_list(other)
-
-    def checked(*given: str) -> None:
-        check_folder(*given)
-        as_mar(other, file)
-
-    monkeypatch.setattr(reader, "check_folder", checked)
-    served = ServedArchive(settings(file), count)
-    served.release()
-
-    assert (served.version, ArchiveReader(file).model_version()) == ("2.0", "3.0")
-
-
-def test_archives_of_one_replica_have_modules_of_their_own(archive: Path, tmp_path: Path) -> None:
-    async def ask(served: list[ServedArchive]) -> list[bytes]:
-        answers = [await one.respond(RawRequest({"body": b"1"}, {"Content-Type": "text/plain"})) for one in served]
-        for one in served:
-            await one.close()
-        return [bytes(answer.body) for answer in answers]
-
-    served = []
-    for number in (b"1", b"2"):
-        copy = Path(shutil.copytree(archive, tmp_path / number.decode()))
-        for name in ("words_of_codec", "late_words_of_codec"):
-            (copy / f"{name}.py").write_bytes(b"WORD = b'%b'\n" % number)
-        code = CODEC.replace("return b", "from late_words_of_codec import WORD; return words_of_codec.WORD + WORD; b")
-        (copy / "codec_of_tests.py").write_text(f"import words_of_codec\n{code}")
-        write_list(change_manifest(copy, codec="codec_of_tests:Codec"))
-        served.append(ServedArchive(settings(copy), count))
-
-    assert asyncio.run(ask(served)) == [b"11", b"22"]
-
-
-def test_an_archive_that_does_not_fit_into_memory_is_not_served(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = as_mar(archive, tmp_path / "sums.mar")
-    (temporary := tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    monkeypatch.setattr("torchserve_neuron_lstm.hosts.served_archive.open_service", Mock(side_effect=MemoryError))
-
-    with pytest.raises(ArchiveError, match=r"sums\.mar: out of memory"):
-        ServedArchive(settings(file), count)
-    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(

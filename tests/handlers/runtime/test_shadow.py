@@ -44,8 +44,9 @@ def shadowed(
     on_difference: Literal["log", "model"] = "log",
     choose: Callable[[], float] = lambda: 0.0,
     share: float = 0.5,
+    weights: Callable[[], Sequence[torch.Tensor]] = list,
 ) -> Iterator[ShadowedModel]:
-    model = ShadowedModel(FakeModel(), Shadow(share, on_difference, OWN), answer, choose)
+    model = ShadowedModel(FakeModel(), Shadow(share, on_difference, OWN), answer, weights, choose)
     try:
         yield model
     finally:
@@ -161,7 +162,7 @@ def test_a_share_of_the_answers_is_chosen(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_workers_choose_independently() -> None:
-    models = [ShadowedModel(FakeModel(), Shadow(0.5, "log", OWN), sums) for _ in range(2)]
+    models = [ShadowedModel(FakeModel(), Shadow(0.5, "log", OWN), sums, list) for _ in range(2)]
     first, second = ([model._choose() for _ in range(3)] for model in models)
     for model in models:
         model.close()
@@ -264,3 +265,25 @@ def test_a_place_that_rounding_errors_choose_switches_no_model(signal: str, swit
         assert counted(model, 1)["compared"] == 1
         model.close()
         assert model.answers_itself == switches
+
+
+@pytest.mark.parametrize(("is_tie", "switches"), [(True, False), (False, True)])
+def test_a_tie_of_classes_that_rounding_decides_switches_no_model(is_tie: Any, switches: Any) -> None:
+    torch.manual_seed(3)
+    table, head = torch.nn.Embedding(9, 6), torch.nn.Linear(6, 4)
+    with torch.no_grad():
+        head.weight[1] = head.weight[0] * (1 + 3e-7 * is_tie)
+        head.bias.copy_(torch.tensor([9.0, 9.0 if is_tie else 8.0, 0.0, 0.0]))
+
+    def classes(request: Sequence[torch.Tensor], length: int) -> Tensors:
+        return (head(table(request[0])).argmax(-1),)
+
+    ids, weights = torch.tensor([1, 2, 3]), [*table.parameters(), *head.parameters()]
+    before = [weight.detach().clone() for weight in weights]
+    (own,) = classes([ids], 3)
+    with shadowed(classes, "model", weights=lambda: weights) as model:
+        model.observe([ids], 3, (1 - own,))
+        assert counted(model, 1)["different"] == 1
+        model.close()
+        assert model.answers_itself == switches
+    assert all(map(torch.equal, weights, before))
