@@ -29,6 +29,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"Max": max, "Min": min}
 
 ANY_SIZE = "any"
 """A size of an output that follows from the values of a request, or from its timesteps in an unknown way."""
+_MOST_CHARACTERS = 1000  # of an expression: parsing a long one takes unbounded memory
 
 
 def check_time_size(text: str) -> None:
@@ -61,6 +62,8 @@ def size_at(size: str, time: int) -> int:
 
 @cache
 def _parsed(text: str) -> ast.expr:
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(text)
     tree = ast.parse(text, mode="eval").body
     if not any(isinstance(node, ast.Name) and node.id == "time" for node in ast.walk(tree)):
         raise ValueError(text)
