@@ -1,8 +1,8 @@
 """Admission of decoded requests: bounds of response and computation, and deadlines.
 
 All of it is decided by the lengths of the sequences, before anything is computed. A deadline is an absolute time in a
-header, or a time to live from the arrival at the worker on. Hosts tell no arrival time, so the wait in their queue
-counts only for an absolute one.
+header, or a time to live from the arrival on. TorchServe tells no arrival time, so the wait in its queue counts only
+for an absolute one.
 
 Estimates can be too low: on a busy host, or for costs that are not measured, such as those of encoding. So a batch has
 a share of the time after which its host gives it up, and a large one is run in pieces. Between them the clock decides.
@@ -22,6 +22,7 @@ from ..bucketing.padding import item_bytes, torch_dtype
 from ..bucketing.plan import WorkEstimate
 from ..bucketing.shapes import TensorSpec, size_at
 from ..config.manifest import Manifest
+from .formats.raw_request import RawRequest
 from .formats.request import InferenceRequest, SequenceInput
 from .responses import RequestError, abbreviate, invalid
 from .runtime.loader import measured_cost, supported_shapes
@@ -156,13 +157,15 @@ class Admission:
         return self.estimate.at_most(len(lengths), sum(lengths)) <= self._longest_ms - elapsed_ms
 
     def turn(
-        self, request: InferenceRequest, headers: Mapping[str, object], elapsed_ms: float, unix_ms: float
+        self, request: InferenceRequest, received: RawRequest, elapsed_ms: float, unix_ms: float
     ) -> PendingRequest:
         """Return the time that a request has left, and what it asks for.
 
         Raises `RequestError`: 400, its deadline cannot be read.
         """
-        remaining = remaining_ms(headers, request.timeout_ms, self._longest_ms, elapsed_ms, unix_ms)
+        waited = received.waited_ms
+        longest, own = self._longest_ms + waited, request.timeout_ms
+        remaining = remaining_ms(received.headers, own, longest, elapsed_ms + waited, unix_ms)
         return PendingRequest(remaining, [one.length for one in request.sequences])
 
     def late(self, turns: Sequence[PendingRequest]) -> set[int]:
@@ -172,6 +175,27 @@ class Admission:
         if self.estimate.at_most(sequences, timesteps) <= nearest:
             return set()
         return late(turns, self.estimate.milliseconds)
+
+
+@dataclass
+class Pace:
+    """The time of a batch that is decoded, or run, in pieces."""
+
+    clock: Callable[[], float]
+    """A function that returns seconds."""
+    looked: float
+    """The seconds that it returned last."""
+    end: float
+    """The seconds at which the last piece must be done."""
+    longest: float = 0.0
+    """Seconds of the longest piece so far."""
+
+    def allows_another(self) -> bool:
+        """Whether a piece as long as the longest so far would be done in time."""
+        now = self.clock()
+        self.longest = max(self.longest, now - self.looked)
+        self.looked = now
+        return now + self.longest <= self.end
 
 
 def too_large(size: str, most: int) -> RequestError:
@@ -186,7 +210,7 @@ def too_large(size: str, most: int) -> RequestError:
 _DEADLINE_HEADER = "x-request-deadline-ms"
 """Unix time in milliseconds by which the response is wanted."""
 _TIMEOUT_HEADER = "x-request-timeout-ms"
-"""Milliseconds from the arrival at the worker on."""
+"""Milliseconds from the arrival on: at TorchServe's worker, or at a host that counts the wait in its queue."""
 _LARGEST_SKEW_MS = 300_000
 """A deadline that is further in the past, or in the future, shows that the clocks differ."""
 _NAMES = frozenset((_DEADLINE_HEADER, _TIMEOUT_HEADER))
@@ -205,7 +229,7 @@ def remaining_ms(
 ) -> float:
     """Return the milliseconds that a request has left.
 
-    The time is `unix_ms`, `elapsed_ms` after the arrival at the worker. `own_timeout_ms` is the one in its body. The
+    The time is `unix_ms`, `elapsed_ms` after the arrival. `own_timeout_ms` is the one in its body. The
     shortest counts, and none is longer than `default_ms`.
 
     >>> remaining_ms({"X-Request-Timeout-Ms": "50"}, None, 1000.0, 1.0, 0.0)
@@ -262,6 +286,12 @@ def too_late(turn: PendingRequest) -> RequestError:
     else:
         said = f"the deadline comes in {turn.remaining_ms:.0f} ms, before the requests that were read together are done"
     return RequestError("DeadlineExceeded", f"{said}; nothing was computed for it", retry_after=1.0)
+
+
+def out_of_time() -> RequestError:
+    """Refuse a request for which the requests before it, in its batch, left no time."""
+    message = "the requests that were read together with it took all their time; nothing was computed for it"
+    return RequestError("DeadlineExceeded", message, retry_after=1.0)
 
 
 def _number(name: str, value: object) -> float:

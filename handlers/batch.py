@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 
 from ..bucketing.execute_chunks import ResumedState
 from ..bucketing.plan import Plan
+from .admission import Pace, out_of_time
 from .formats.request import Outputs, SequenceInput
-from .pace import Pace, out_of_time
 from .responses import RequestError, forget_causes, internal
 from .runtime.loader import ServedModel
 

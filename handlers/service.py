@@ -13,7 +13,7 @@ from typing import Union
 
 from torch import Tensor
 
-from .admission import Admission, PendingRequest, names_deadline, too_large, too_late
+from .admission import Admission, Pace, PendingRequest, names_deadline, out_of_time, too_large, too_late
 from .batch import BatchStats, attempt, merge_stats, run_sequences
 from .description import readiness
 from .formats import Codec
@@ -21,7 +21,6 @@ from .formats.json_text import ResponseTooLong, to_json
 from .formats.raw_request import RawRequest
 from .formats.request import InferenceRequest, Outputs
 from .metrics import BatchMetrics
-from .pace import Pace, out_of_time
 from .responses import DEFAULT_MAX_RESPONSE_BYTES, TRUNCATED, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
 from .streaming.chunk_service import SessionRequest, SessionService, without_successors
@@ -179,7 +178,7 @@ class Service:
         turns: dict[int, PendingRequest] = {}
         for place, (request, one) in enumerate(zip(requests, accepted)):
             if not isinstance(one, RequestError):
-                turn = attempt(self.admission.turn, _inference(one), request.headers, elapsed_ms, unix_ms)
+                turn = attempt(self.admission.turn, _inference(one), request, elapsed_ms, unix_ms)
                 if isinstance(turn, RequestError):
                     timely[place] = turn
                 else:

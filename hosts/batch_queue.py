@@ -7,6 +7,7 @@ the thread idle is computed at once, and under load the batches grow by themselv
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ class QueueFullError(Exception):
 class _Waiting(NamedTuple):
     request: RawRequest
     response: asyncio.Future[RawResponse]
+    arrived: float
+    """The seconds of a clock."""
 
 
 class BatchQueue:
@@ -53,7 +56,7 @@ class BatchQueue:
         """
         if self.is_full():
             raise QueueFullError
-        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(request, asyncio.get_running_loop().create_future(), time.perf_counter())
         self._waiting.append(waiting)
         if self._work is None:
             self._work = asyncio.create_task(self._compute())
@@ -92,7 +95,8 @@ class BatchQueue:
         return batch
 
     async def _answer(self, batch: Sequence[_Waiting]) -> None:
-        requests = [waiting.request for waiting in batch]
+        now = time.perf_counter()
+        requests = [one.request._replace(waited_ms=(now - one.arrived) * 1000) for one in batch]
         try:
             answered = [*zip(batch, await self.call(lambda: self._handle(requests)), strict=True)]
         except Exception as error:  # noqa: BLE001 - it goes to each caller

@@ -14,12 +14,15 @@ from grpc import StatusCode, aio
 from .free_port import check_free
 from .grpc.grpc_server import answer
 from .grpc.methods import METHODS, add_inference_service
+from .held_bodies import MOST_BYTES
 from .served_archive import HostedArchive
 
 _TIMEOUT = "X-Request-Timeout-Ms"
 """The header of REST for a deadline. Metadata have lower case, so a client's own counts beside it."""
 _LONGEST_S = 1e6
 """A deadline that is further away is none."""
+_BATCHES_AT_ONCE = 5
+"""Largest batches of calls at a time. gRPC holds what came of each message, and tells nobody how much that is."""
 
 
 class GrpcServer:
@@ -29,6 +32,8 @@ class GrpcServer:
         """`most_bytes` is the size of the largest message."""
         self._port = port
         self._archives = archives
+        largest_batch = max(archive.manifest.grid.batches[-1] for archive in archives.values())
+        self._most_calls = max(_BATCHES_AT_ONCE * largest_batch, MOST_BYTES // most_bytes)
         self._options = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", most_bytes),
@@ -39,7 +44,7 @@ class GrpcServer:
     async def serve(self) -> None:
         """Answer calls, on all interfaces. Raises `ArchiveError`: the port is taken."""
         check_free("0.0.0.0", self._port)  # noqa: S104 - it listens there
-        self._server = aio.server(options=self._options)
+        self._server = aio.server(options=self._options, maximum_concurrent_rpcs=self._most_calls)
         methods = {method: partial(_respond, method, self._archives) for method in METHODS}
         add_inference_service(SimpleNamespace(**methods), self._server)
         self._server.add_insecure_port(f"[::]:{self._port}")

@@ -13,6 +13,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Literal, NamedTuple
 
+import anyio
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -39,6 +40,8 @@ _MOST_ESCAPES = 200_000
 _LARGE_FORMS = ThreadPoolExecutor(1, "large-forms")
 """The thread that parses large forms, one at a time: each takes many times its size."""
 _MOST_HEADER_BYTES = 1 << 16
+_BODY_SECONDS, _BODY_BYTES_PER_SECOND = 30.0, 1 << 16
+"""Time in which a body must have come: a fixed one, and what its bytes take of a slow connection."""
 _CHARSETS = (b"utf-8", b"utf8", b"iso-8859-1", b"latin-1", b"latin1", b"us-ascii", b"ascii")
 """Charsets of forms. Others are decoded in quadratic time, or Python keeps the name because it does not know it."""
 _MOST_CHARACTERS = 200
@@ -57,7 +60,10 @@ async def respond(request: Request, archives: Mapping[str, HostedArchive]) -> Re
             return await _infer(route, archive, archives, request)
         return await _of_model(route, archive)
     except RequestError as error:
-        return _json(error.status, {"code": error.status, "type": error.kind, "message": error.message})
+        response = _json(error.status, {"code": error.status, "type": error.kind, "message": error.message})
+        if error.status == HTTPStatus.REQUEST_TIMEOUT:
+            response.headers["connection"] = "close"  # the rest of its body may still come
+        return response
 
 
 def find_archive(name: str, version: str, archives: Mapping[str, HostedArchive]) -> HostedArchive:
@@ -123,7 +129,7 @@ async def raw_request(request: Request, most_bytes: int, held: HeldBody) -> RawR
 
     Query parameters are fields of the row, as the fields of a form are. A body beyond the bound is not kept.
 
-    Raises `RequestError`: 503, `held` has no room for the body; 431, the headers are too long.
+    Raises `RequestError`: 503, `held` has no room for the body; 431, the headers are too long; 408, the body is slow.
     """
     size = sum(len(name) + len(value) for name, value in request.scope["headers"])
     if size > _MOST_HEADER_BYTES:  # texts of some headers are kept
@@ -155,16 +161,26 @@ def _path(request: Request) -> str:
 
 
 async def _read(request: Request, most_bytes: int, held: HeldBody) -> tuple[bytes | None, int]:
-    """Read the body to its end, and keep it if it is within the bound; returns its size too."""
+    """Read the body to its end, and keep it if it is within the bound; returns its size too.
+
+    Raises `RequestError`: 408, it comes too slowly: what is held for it is refused to others.
+    """
     body, size = bytearray(), 0
-    async for part in request.stream():
-        size += len(part)
-        if size <= most_bytes:
-            held.add(len(part))
-            body += part
-        else:
-            body.clear()
-            held.drop()
+    try:
+        with anyio.fail_after(_BODY_SECONDS) as limit:
+            end = limit.deadline
+            async for part in request.stream():
+                size += len(part)
+                limit.deadline = end + size / _BODY_BYTES_PER_SECOND
+                if size <= most_bytes:
+                    held.add(len(part))
+                    body += part
+                else:
+                    body.clear()
+                    held.drop()
+    except TimeoutError:
+        message = f"{size} bytes of the body came in time: send it faster, or a smaller one"
+        raise RequestError("BodyTooSlow", message, status=HTTPStatus.REQUEST_TIMEOUT) from None
     return (bytes(body), size) if size <= most_bytes else (None, size)
 
 

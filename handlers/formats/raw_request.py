@@ -40,6 +40,8 @@ class RawRequest(NamedTuple):
 
     row: Mapping[str, object]
     headers: Mapping[str, object] = _NO_HEADERS
+    waited_ms: float = 0.0
+    """Milliseconds in the queue of a host that counts them."""
 
     def header(self, name: str) -> str:
         """Return the value of an HTTP header, "" if it is missing. Names are compared without case.

@@ -19,13 +19,13 @@ from ...bucketing.execute_chunks import ResumedState
 from ...sessions.decision import ChunkRequest, Reject, Replay, StartSession, decide
 from ...sessions.session import Reply, Session, check_id, make_id
 from ...sessions.settings import SessionFields
+from ..admission import Pace, out_of_time
 from ..batch import BatchStats, attempt, infer, merge_stats, run_with_isolation
 from ..formats import Codec
 from ..formats.binary_tensors import to_bytes
 from ..formats.json_text import to_json
 from ..formats.raw_request import RawRequest
 from ..formats.request import InferenceRequest, Outputs, SequenceInput
-from ..pace import Pace, out_of_time
 from ..responses import JSON, Encoded, Outcome, RawResponse, RequestError, invalid
 from ..runtime.loader import ServedModel
 from .fields import SessionFieldValues, find_session_fields, has_body, read_session_fields

@@ -297,3 +297,10 @@ def test_a_late_request_is_refused_before_anything_is_computed_and_the_others_ar
     assert refused.headers == {"Retry-After": "1"}
     assert b'"type":"DeadlineExceeded"' in refused.body
     assert service.handle([RawRequest({"body": [3, 4, 5]}, past)])[0].status == 504
+
+
+def test_the_wait_in_a_hosts_queue_counts_for_a_time_that_the_client_names() -> None:
+    service = service_of(make_manifest(), clock=lambda: 0.0)
+    rows = [RawRequest({"body": [1]}, {"x-request-timeout-ms": "50"}, waited) for waited in (40.0, 60.0)]
+
+    assert [answer.status for answer in service.handle([*rows, RawRequest({"body": [1]}, {}, 1e9)])] == [200, 504, 200]

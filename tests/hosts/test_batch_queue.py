@@ -24,10 +24,12 @@ class Engine:
         self.go.set()
         self.begun = threading.Event()
         self.batches: list[list[bytes]] = []
+        self.waited_ms: list[float] = []
 
     def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
         bodies = [bytes(one.row["body"]) for one in requests if isinstance(one.row, dict)]
         self.batches.append(bodies)
+        self.waited_ms += [one.waited_ms for one in requests]
         self.begun.set()
         assert self.go.wait(20)
         if b"-1" in bodies:
@@ -91,10 +93,12 @@ def test_each_request_gets_its_own_response_in_batches_within_the_bound(numbers:
 async def test_what_came_during_a_batch_is_the_next_batch(engine: Engine, queue: BatchQueue) -> None:
     """The first request is computed at once, and alone: no timer is waited for."""
     tasks = await waiting(engine, queue, (1, 2, 3))
+    await asyncio.sleep(0.02)
     engine.go.set()
     await asyncio.gather(*tasks)
     await queue.close()
     assert engine.batches == [[b"0"], [b"1", b"2", b"3"]]
+    assert min(engine.waited_ms[1:]) >= 20
 
 
 @with_queue()

@@ -1,10 +1,12 @@
 """The gRPC server of KServe's process hands on what its calls tell beside the message."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -15,10 +17,16 @@ from torchserve_process import free_ports
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.responses import RawResponse
+from torchserve_neuron_lstm.hosts import kserve_grpc
 from torchserve_neuron_lstm.hosts.kserve_grpc import GrpcServer
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 NAME = "X-Request-Timeout-Ms"
+REFUSED = RawResponse(503, b'{"type": "StoreUnavailable", "message": "later"}', headers={"Retry-After": "2"})
+
+
+def archive_that_answers(respond: Callable[[RawRequest], Awaitable[RawResponse]], folder: Path) -> Any:
+    return SimpleNamespace(name="sums", version="1.0", manifest=read_manifest(make_archive(folder)), respond=respond)
 
 
 def test_a_calls_deadline_and_metadata_are_headers_of_its_request(tmp_path: Path) -> None:
@@ -26,11 +34,10 @@ def test_a_calls_deadline_and_metadata_are_headers_of_its_request(tmp_path: Path
 
     async def respond(raw: RawRequest) -> RawResponse:
         asked.append(raw)
-        return RawResponse(503, b'{"type": "StoreUnavailable", "message": "later"}', headers={"Retry-After": "2"})
+        return REFUSED
 
     async def run() -> list[Any]:
-        manifest = read_manifest(make_archive(tmp_path / "sums"))
-        archive: Any = SimpleNamespace(name="sums", version="1.0", manifest=manifest, respond=respond)
+        archive = archive_that_answers(respond, tmp_path / "sums")
         (port,) = free_ports(1)
         server = GrpcServer(port, {"sums": archive}, 1 << 20)
         serving = asyncio.create_task(server.serve())
@@ -52,14 +59,49 @@ def test_a_calls_deadline_and_metadata_are_headers_of_its_request(tmp_path: Path
     assert NAME not in asked[1].headers
 
 
-def test_a_port_of_another_server_is_refused() -> None:
+def test_no_more_calls_are_taken_at_a_time_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each, a client could send all but the end. Five batches of the largest size fit."""
+    monkeypatch.setattr(kserve_grpc, "MOST_BYTES", 0)
+
+    async def run() -> list[str]:
+        answered, taken = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def respond(raw: RawRequest) -> RawResponse:
+            taken.release()
+            await answered.wait()
+            return REFUSED
+
+        (port,) = free_ports(1)
+        server = GrpcServer(port, {"sums": archive_that_answers(respond, tmp_path / "sums")}, 1 << 20)
+        serving = asyncio.create_task(server.serve())
+        content = request("sums").SerializeToString()
+        with ThreadPoolExecutor(21) as threads:
+
+            def ask() -> asyncio.Future[Any]:
+                return asyncio.get_running_loop().run_in_executor(threads, call, port, "ModelInfer", content, (), 60.0)
+
+            waiting = [ask() for _ in range(20)]
+            for _ in waiting:
+                await taken.acquire()
+            beyond = await ask()
+            answered.set()
+            codes = [beyond.code, *(one.code for one in await asyncio.gather(*waiting))]
+        await server.stop(1)
+        await serving
+        return codes
+
+    assert asyncio.run(run()) == ["RESOURCE_EXHAUSTED", *["UNAVAILABLE"] * 20]
+
+
+def test_a_port_of_another_server_is_refused(tmp_path: Path) -> None:
     """By gRPC's default both would listen, and each would get some of the calls."""
     with ThreadPoolExecutor(1) as threads:
         other = grpc.server(threads)
         port = other.add_insecure_port("[::]:0")
         other.start()
+        archive = archive_that_answers(Mock(), tmp_path / "sums")
         try:
             with pytest.raises(ArchiveError, match="Address already in use"):
-                asyncio.run(GrpcServer(port, {}, 1 << 20).serve())
+                asyncio.run(GrpcServer(port, {"sums": archive}, 1 << 20).serve())
         finally:
             other.stop(None).wait()
