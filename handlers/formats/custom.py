@@ -29,7 +29,7 @@ from ..responses import JSON, Encoded, SessionKeys, abbreviate, internal, invali
 from ..runtime.user_code import Importing, end_error, import_reference, is_interrupt, working_directory
 from .json_text import to_json
 from .raw_request import Body
-from .request import InferenceRequest, Outputs, RequestFormat
+from .request import InferenceRequest, Outputs, RequestFormat, SequenceInput
 from .sequences import read_sequence, read_sequences
 
 _CONTENT_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w-]+=[\w.+-]+)*", re.ASCII)
@@ -86,10 +86,10 @@ class CustomFormat(RequestFormat):
             decoded = self.user.decode(_as_bytes(value), value.content_type)
         manifest = self.context.manifest
         if isinstance(decoded, Mapping):
-            return InferenceRequest((read_sequence(decoded, manifest),), self)
+            return InferenceRequest(_copied([read_sequence(decoded, manifest)]), self)
         if isinstance(decoded, list) and all(isinstance(one, Mapping) for one in decoded):
             sequences = read_sequences(decoded, manifest, "sequences")
-            return InferenceRequest(sequences, CustomListFormat(self.context, self.user))
+            return InferenceRequest(_copied(sequences), CustomListFormat(self.context, self.user))
         found = abbreviate(decoded)
         raise TypeError(f"the codec's decode must return a mapping or a list of mappings, not {found}")
 
@@ -117,6 +117,11 @@ class CustomFormat(RequestFormat):
         ]
         with _errors_of_user():
             return [self.user.encode(*pair) for pair in pairs]
+
+
+def _copied(sequences: Sequence[SequenceInput]) -> tuple[SequenceInput, ...]:
+    """Copy the tensors: the user's class may write the next request into the same ones."""
+    return tuple([one._replace(tensors=tuple([tensor.clone() for tensor in one.tensors])) for one in sequences])
 
 
 @contextmanager

@@ -186,6 +186,18 @@ def test_a_list_of_sequences_is_answered_by_a_list() -> None:
     assert json.loads(response.body) == [[[1, 2], [1.0, 3.0]], [[3], [3.0]]]
 
 
+def test_a_codec_that_fills_one_tensor_again_and_again_answers_each_request_for_itself() -> None:
+    buffer = torch.zeros(2, dtype=torch.int64)
+
+    def decode(body: bytes, content_type: str) -> dict[str, object]:
+        buffer.copy_(torch.tensor([*body]))
+        return {"ids": buffer}
+
+    first, second = ask(custom(decode, lambda outputs, inputs: outputs["sums"]), b"\1\2", b"\3\4")
+
+    assert [json.loads(one.body) for one in (first, second)] == [[1.0, 3.0], [3.0, 7.0]]
+
+
 @pytest.mark.parametrize("made", [None, 7, [1], "ids", {"ids": object()}, [{"ids": [1]}, None]])
 def test_a_decode_that_returns_no_inputs_is_refused_alone(made: object) -> None:
     codec = custom(lambda body, kind: made if body == b"bad" else {"ids": [1]}, lambda outputs, inputs: 1)
