@@ -45,7 +45,7 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     for rejected in outcome.rejected:
         yield f"{rejected.backend} was rejected: {rejected.reason}"
     yield from cost_lines(selected.backend, None, outcome.cpu_operators)
-    yield from busy_line(manifest.measurement)
+    yield from busy_line(manifest.measurement, {other.backend: other.manifest.measurement for other in outcome.others})
     yield from _precision(outcome)
     if selected.simulation is not None:
         by = "its compiler's estimates" if selected.estimates else "their timesteps"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ..config.diagnostics import printable
@@ -31,14 +32,20 @@ def cost_lines(backend: str, measurement: CostMeasurement | None, cpu_operators:
         yield f"operators on the CPU, not on {backend}: {', '.join(map(one_line, cpu_operators))}"
 
 
-def busy_line(measurement: CostMeasurement | None) -> Iterator[str]:
-    """Yield what to do if the costs were measured while other work ran.
+def busy_line(
+    measurement: CostMeasurement | None, others: Mapping[str, CostMeasurement | None] = MappingProxyType({})
+) -> Iterator[str]:
+    """Yield what to do if the costs, or those of the `others` that were compared, were measured while other work ran.
 
-    >>> list(busy_line(None))
-    []
+    >>> from torchserve_neuron_lstm.config.manifest import CostMeasurement
+    >>> list(busy_line(CostMeasurement(2, 1.1), {"native": CostMeasurement(2, 9.5), "openvino": None}))
+    ['native waited for cores while it was measured, and may be faster: package again on an idle machine']
     """
+    busy = [engine for engine, one in others.items() if one is not None and one.was_busy]
     if measurement is not None and measurement.was_busy:
         yield "costs were measured on a busy machine: run neuron-lstm calibrate"
+    elif busy:
+        yield f"{busy[0]} waited for cores while it was measured, and may be faster: package again on an idle machine"
 
 
 def one_line(text: str) -> str:

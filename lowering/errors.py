@@ -231,8 +231,8 @@ def _without_exporter_log() -> Iterator[None]:
 
 
 OTHER_FEATURES = (
-    "{layer} takes {1} features (its input_size), but gets {2}{at}: write {1} in place of {2} in `shape` under "
-    "`inputs`, or build the layer with input_size={2}"
+    "{layer} takes {1} features (its input_size), but gets {2}{at}: if that is an input as it is, write {1} in place "
+    "of {2} in `shape` under `inputs`; else compare `shape` with the line that makes these features of it"
 )
 NO_FEATURES = (
     "{layer} takes {1} features (its input_size) at the last dimension, which is batch or time here{at}: list "
