@@ -21,18 +21,16 @@ try:
     from kserve.model_server import ModelServer, app
     from kserve.model_server import args as given_to_kserve
     from kserve.model_server import parser as parser_of_kserve
-    from prometheus_client import Counter, Histogram
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
 except ImportError as error:
     raise ImportError(f"KServe is missing here ({error}): pip install 'torchserve-neuron-lstm[kserve]'") from error
 
-from ..bucketing.shapes import BucketGrid
-from ..handlers.metrics import METRICS, BatchMetrics, Metric
 from ..inference.errors import ArchiveError
 from ..inference.reader import ArchiveReader
 from .kserve_grpc import GrpcServer
+from .prometheus_metrics import PrometheusMetrics
 from .rest import respond
 from .served_archive import ArchiveSettings, HostedArchive, ServedArchive, UnloadedArchive
 from .shared_sessions import check_shared_sessions
@@ -110,7 +108,7 @@ def load(path: str, name: str | None, threads: int) -> HostedArchive:
     manifest = reader.manifest()
     check_shared_sessions(name, manifest)
     settings = ArchiveSettings(path, name, threads, _BATCHES_WAITING * manifest.grid.batches[-1])
-    metrics = _PrometheusMetrics(name)
+    metrics = PrometheusMetrics(name)
     try:
         served = ServedArchive(settings, metrics.report)
     except ArchiveError as error:
@@ -136,34 +134,6 @@ def main() -> None:
             asyncio.run(archive.close())
     except ArchiveError as error:
         sys.exit(f"error: {error}")
-
-
-class _PrometheusMetrics:
-    """Reports the batches of one model to the registry that the server's `/metrics` shows."""
-
-    version = ""
-    """That of the model, once it is loaded."""
-
-    def __init__(self, model: str) -> None:
-        self._name = model
-        self._metrics = [(metric, _make(metric)) for metric in METRICS]
-
-    def report(self, batch: BatchMetrics, grid: BucketGrid) -> None:
-        """Count one batch."""
-        model = {"ModelName": self._name, "ModelVersion": self.version}
-        for metric, target in self._metrics:
-            for own, value in metric.values(batch, grid).items():
-                labels = model | ({metric.dimension: own} if metric.dimension else {})
-                if isinstance(target, Histogram):
-                    target.labels(**labels).observe(value)
-                else:
-                    target.labels(**labels).inc(value)
-
-
-def _make(metric: Metric) -> Counter | Histogram:
-    labels = ("ModelName", "ModelVersion", *([metric.dimension] if metric.dimension else []))
-    made = Histogram if metric.type == "histogram" else Counter
-    return made(metric.name, metric.name.replace("_", " "), labels)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The Open Inference Protocol over gRPC in KServe's process, by a server beside its REST server.
+"""The Open Inference Protocol over gRPC beside a REST server, in KServe's process or a built-in worker.
 
 It imports no KServe, whose messages cannot be in one process with those of another client or server of the protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 
@@ -25,6 +25,30 @@ _BATCHES_AT_ONCE = 5
 """Largest batches of calls at a time. gRPC holds what came of each message, and tells nobody how much that is."""
 
 
+def inference_server(
+    archives: Mapping[str, HostedArchive],
+    most_bytes: int,
+    interceptors: Sequence[aio.ServerInterceptor] = (),
+    *,
+    shares_port: bool = False,
+) -> aio.Server:
+    """Make a server of archives by name, without a port.
+
+    `most_bytes` is the size of the largest message. A second server on a port that is shared gets a part of the calls.
+    """
+    options = [
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", most_bytes),
+        ("grpc.so_reuseport", int(shares_port)),
+    ]
+    largest_batch = max(archive.manifest.grid.batches[-1] for archive in archives.values())
+    most_calls = max(_BATCHES_AT_ONCE * largest_batch, MOST_BYTES // most_bytes)
+    server = aio.server(options=options, interceptors=interceptors, maximum_concurrent_rpcs=most_calls)
+    methods = {method: partial(_respond, method, archives) for method in METHODS}
+    add_inference_service(SimpleNamespace(**methods), server)
+    return server
+
+
 class GrpcServer:
     """A server of archives by name, which `serve` runs until `stop`."""
 
@@ -32,21 +56,13 @@ class GrpcServer:
         """`most_bytes` is the size of the largest message."""
         self._port = port
         self._archives = archives
-        largest_batch = max(archive.manifest.grid.batches[-1] for archive in archives.values())
-        self._most_calls = max(_BATCHES_AT_ONCE * largest_batch, MOST_BYTES // most_bytes)
-        self._options = [
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", most_bytes),
-            ("grpc.so_reuseport", 0),  # else a second server on the port would get half of the calls
-        ]
+        self._most_bytes = most_bytes
         self._server: aio.Server | None = None
 
     async def serve(self) -> None:
         """Answer calls, on all interfaces. Raises `ArchiveError`: the port is taken."""
         check_free("0.0.0.0", self._port)  # noqa: S104 - it listens there
-        self._server = aio.server(options=self._options, maximum_concurrent_rpcs=self._most_calls)
-        methods = {method: partial(_respond, method, self._archives) for method in METHODS}
-        add_inference_service(SimpleNamespace(**methods), self._server)
+        self._server = inference_server(self._archives, self._most_bytes)
         self._server.add_insecure_port(f"[::]:{self._port}")
         await self._server.start()
         await self._server.wait_for_termination()

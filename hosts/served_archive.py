@@ -33,10 +33,12 @@ class ArchiveSettings:
     """Path of the .mar, the .tar.gz or the folder."""
     name: str
     """The name under which the model is served."""
-    threads: int
-    """Threads of each program call."""
+    threads: int | None
+    """Threads of each program call; None: the archive's, or this process's share of the cores."""
     most_waiting: int | None
     """Requests that may wait while a batch is computed; None: the server limits them."""
+    workers: int = 1
+    """Processes that serve the archive with the cores of this one."""
 
 
 class ServedArchive:
@@ -62,7 +64,7 @@ class ServedArchive:
                     DEFAULT_RESPONSE_TIMEOUT_MS,
                     report,
                     os.environ,
-                    workers=1,
+                    workers=settings.workers,
                     threads=settings.threads,
                     user_code=self._modules.imported,
                 )

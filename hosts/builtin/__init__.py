@@ -1,0 +1,1 @@
+"""The built-in server: `neuron-lstm serve --server builtin`."""

@@ -1,0 +1,144 @@
+"""Worker processes of the built-in server, seen from their parent."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+
+from ...inference.errors import ArchiveError
+
+ANSWER_SECONDS = 120
+"""The time in which a worker that ends answers the requests that it has: that of a batch."""
+_ENDING_SECONDS = ANSWER_SECONDS + 30
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The addresses of a server, its processes, and who may ask it."""
+
+    host: str
+    port: int
+    grpc_port: int | None
+    """The port of gRPC; None: no gRPC."""
+    workers: int
+    """Processes, which divide the cores."""
+    cert: str | None
+    key: str | None
+    token: str | None
+    """The word that requests must have; None: they need none."""
+
+
+class _Worker:
+    """A process that serves the archives which it is told, and ends when its connection does."""
+
+    def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
+        self.connection, theirs = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_run, args=(settings, listener, theirs))
+        self.process.start()
+        theirs.close()
+
+    def tell(self, folders: Mapping[str, str] | None) -> None:
+        """Let the worker serve these unpacked archives by name; None: let it say that it is not ready."""
+        with suppress(OSError):
+            self.connection.send(folders)
+
+    def refusal(self) -> str:
+        """Return, when the worker has done it, the reason why it could not, "" if it could."""
+        try:
+            return str(self.connection.recv())
+        except (EOFError, OSError):
+            return "the worker ended; its lines above may say why"
+
+
+class WorkerProcesses:
+    """The workers of one server; `end` them."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        listener: socket.socket,
+        folders: Mapping[str, str],
+        say: Callable[[str], object],
+    ) -> None:
+        """Start the workers, which listen once they serve the unpacked archives in `folders`."""
+        self._settings = settings
+        self._listener = listener
+        self._folders = dict(folders)
+        self._say = say
+        self._workers = [self._started() for _ in range(settings.workers)]
+
+    def check(self) -> None:
+        """Wait until all workers serve. Raises `ArchiveError`: one cannot."""
+        if reasons := [reason for one in self._workers if (reason := one.refusal())]:
+            raise ArchiveError(reasons[0])
+
+    def replace(self, folders: Mapping[str, str]) -> str:
+        """Replace archives in one worker after the other. Returns the reason why they stay, "" if all have new ones.
+
+        A worker answers with its former archives until it has loaded the new ones. If one cannot, all keep the former.
+        """
+        former = {name: self._folders[name] for name in folders}
+        for number, worker in enumerate(self._workers):
+            worker.tell(folders)
+            if reason := worker.refusal():
+                for one in self._workers[:number]:
+                    one.tell(former)
+                    one.refusal()
+                return reason
+        self._folders.update(folders)
+        return ""
+
+    def wait(self, seconds: float) -> None:
+        """Let the workers serve for a while, and start those again that end."""
+        wait([one.process.sentinel for one in self._workers], seconds)
+        for place, one in enumerate(self._workers):
+            if not one.process.is_alive():
+                cause = _cause(one.process.exitcode or 0)
+                self._say(f"A worker ended with {cause}, and the requests that it had: another one starts.")
+                worker = self._workers[place] = self._started()
+                if reason := worker.refusal():  # it ends, and the next one is tried
+                    self._say(f"The worker cannot start: {reason}")
+
+    def drain(self) -> None:
+        """Let the workers say that they are not ready; they answer as before."""
+        for one in self._workers:
+            one.tell(None)
+
+    def end(self) -> None:
+        """Let the workers answer the requests that they have, and end."""
+        until = time.monotonic() + _ENDING_SECONDS
+        try:
+            for one in self._workers:
+                one.connection.close()
+            for one in self._workers:
+                one.process.join(max(0, until - time.monotonic()))
+        finally:
+            for one in self._workers:
+                one.process.kill()
+
+    def _started(self) -> _Worker:
+        worker = _Worker(self._settings, self._listener)
+        worker.tell(self._folders)
+        return worker
+
+
+def _run(settings: ServerSettings, listener: socket.socket, parent: Connection) -> None:
+    from .worker import run  # what computes is imported in the workers alone
+
+    run(settings, listener, parent)
+
+
+def _cause(code: int) -> str:
+    """Return the end of a process in words.
+
+    >>> _cause(1), _cause(-9)
+    ('exit code 1', 'SIGKILL')
+    """
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
