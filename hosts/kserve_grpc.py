@@ -5,17 +5,16 @@ It imports no KServe, whose messages cannot be in one process with those of anot
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace
 
 from grpc import StatusCode, aio
 
 from .free_port import check_free
-from .grpc.grpc_server import answer
+from .grpc.grpc_server import Archives, answer
 from .grpc.methods import METHODS, add_inference_service
 from .held_bodies import MOST_BYTES
-from .served_archive import HostedArchive
 
 _TIMEOUT = "X-Request-Timeout-Ms"
 """The header of REST for a deadline. Metadata have lower case, so a client's own counts beside it."""
@@ -26,16 +25,9 @@ _BATCHES_AT_ONCE = 5
 
 
 def inference_server(
-    archives: Mapping[str, HostedArchive],
-    most_bytes: int,
-    interceptors: Sequence[aio.ServerInterceptor] = (),
-    *,
-    shares_port: bool = False,
+    archives: Archives, most_bytes: int, *, shares_port: bool, interceptors: Sequence[aio.ServerInterceptor] = ()
 ) -> aio.Server:
-    """Make a server of archives by name, without a port.
-
-    `most_bytes` is the size of the largest message. A second server on a port that is shared gets a part of the calls.
-    """
+    """Make a server without a port. If that will be shared, a second server on it gets a part of the calls."""
     options = [
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", most_bytes),
@@ -52,7 +44,7 @@ def inference_server(
 class GrpcServer:
     """A server of archives by name, which `serve` runs until `stop`."""
 
-    def __init__(self, port: int, archives: Mapping[str, HostedArchive], most_bytes: int) -> None:
+    def __init__(self, port: int, archives: Archives, most_bytes: int) -> None:
         """`most_bytes` is the size of the largest message."""
         self._port = port
         self._archives = archives
@@ -62,7 +54,7 @@ class GrpcServer:
     async def serve(self) -> None:
         """Answer calls, on all interfaces. Raises `ArchiveError`: the port is taken."""
         check_free("0.0.0.0", self._port)  # noqa: S104 - it listens there
-        self._server = inference_server(self._archives, self._most_bytes)
+        self._server = inference_server(self._archives, self._most_bytes, shares_port=False)
         self._server.add_insecure_port(f"[::]:{self._port}")
         await self._server.start()
         await self._server.wait_for_termination()
@@ -73,9 +65,7 @@ class GrpcServer:
             await self._server.stop(grace_seconds)
 
 
-async def _respond(
-    method: str, archives: Mapping[str, HostedArchive], content: bytes, context: aio.ServicerContext
-) -> bytes:
+async def _respond(method: str, archives: Archives, content: bytes, context: aio.ServicerContext) -> bytes:
     found = await answer(method, content, [*context.invocation_metadata(), *_deadline(context)], archives)
     del content  # `abort` raises an error whose cycle keeps this frame until garbage is searched for
     if found.code != "OK":

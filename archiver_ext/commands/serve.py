@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -60,7 +61,7 @@ def _add_serve(commands: Commands) -> None:
         metavar="FOLDER",
         help="write config.properties, log4j2.xml and metrics.yaml there, and print TorchServe's own command",
     )
-    _add_builtin(command.add_argument_group("with --server builtin"))
+    _add_builtin(command.add_argument_group("with --server builtin").add_argument)
     command.set_defaults(run=_run)
 
 
@@ -68,21 +69,16 @@ _OPTIONS = {
     "torchserve": ("--disable-token-auth", "--set", "--print-config"),
     "builtin": ("--workers", "--grpc-port", "--cert", "--key", "--token-file", "--drain-seconds"),
 }
-"""Options of one server alone. Each is false where it is not given."""
-_DRAIN_SECONDS = 5
+"""Options of one server alone, which are false where they are not given."""
 
 
-def _add_builtin(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--workers", type=positive, help="processes, which divide the cores (1)")
-    group.add_argument("--grpc-port", type=positive, help="port of gRPC (default: no gRPC)")
-    group.add_argument("--cert", help="certificate for TLS, with its chain")
-    group.add_argument("--key", help="private key of the certificate")
-    group.add_argument("--token-file", type=Path, help="file with the bearer token that requests must have")
-    group.add_argument(
-        "--drain-seconds",
-        type=positive,
-        help=f"time between SIGTERM, after which readiness is 503, and the end of listening ({_DRAIN_SECONDS})",
-    )
+def _add_builtin(add: Callable[..., object]) -> None:
+    add("--workers", type=positive, help="processes, which divide the cores (1)")
+    add("--grpc-port", type=positive, help="port of gRPC (default: no gRPC)")
+    add("--cert", help="certificate for TLS, with its chain")
+    add("--key", help="private key of the certificate")
+    add("--token-file", type=Path, help="file with the bearer token that requests must have")
+    add("--drain-seconds", type=positive, help="time from SIGTERM, when readiness becomes 503, to the last request (5)")
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -96,22 +92,20 @@ def _run(options: argparse.Namespace) -> None:
     for server, names in _OPTIONS.items():
         given = [name for name in names if getattr(options, name[2:].replace("-", "_"))]
         if given and server != options.server:
-            raise ArchiveError(f"{given[0]} is for --server {server}")
-    _RUN[options.server](options)
+            raise ArchiveError(f"{given[0]} is an option of --server {server}")
+    (_serve_builtin if options.server == "builtin" else _serve)(options)
 
 
-def _run_builtin(options: argparse.Namespace) -> None:
+def _serve_builtin(options: argparse.Namespace) -> None:
     from ...hosts.builtin.command import read_token, serve_archives
     from ...hosts.builtin.worker_processes import ServerSettings
 
-    token = None if options.token_file is None else read_token(options.token_file)
-    settings = ServerSettings(
-        options.host, options.port, options.grpc_port, options.workers or 1, options.cert, options.key, token
-    )
-    serve_archives(options.archives, settings, options.drain_seconds or _DRAIN_SECONDS, print_line)
+    token, workers = options.token_file and read_token(options.token_file), options.workers or 1
+    settings = ServerSettings(options.host, options.port, options.grpc_port, workers, options.cert, options.key, token)
+    serve_archives(options.archives, settings, options.drain_seconds or 5, print_line)
 
 
-def _run_torchserve(options: argparse.Namespace) -> None:
+def _serve(options: argparse.Namespace) -> None:
     from ...hosts.torchserve.command import serve_archives, write_files
     from ...hosts.torchserve.properties import ServeOptions
 
@@ -122,8 +116,6 @@ def _run_torchserve(options: argparse.Namespace) -> None:
     else:
         serve_archives(given, print_line, print_log)
 
-
-_RUN = {"torchserve": _run_torchserve, "builtin": _run_builtin}
 
 _LAST_RAY_PORT = 65_535
 

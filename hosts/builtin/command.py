@@ -8,7 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ...inference.reader import ArchiveReader
 from ..archives_by_name import archives_by_name
 from ..example_request import curl_command
 from ..free_port import check_free
-from .archive_copy import ArchiveChanges, ArchiveCopy
+from .followed_archive import FollowedArchive
 from .worker_processes import ServerSettings, WorkerProcesses
 
 _PACKAGES = ("uvicorn", "httptools", "uvloop", "starlette", "python_multipart", "prometheus_client", "grpc_health")
@@ -27,31 +27,8 @@ _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
-class _Served:
-    """An archive of the command line: its copy that is served, and its later changes."""
-
-    def __init__(self, name: str, path: Path) -> None:
-        self.name = name
-        self.path = path
-        self.changes = ArchiveChanges(path)
-        self.copy = ArchiveCopy(path, name)
-
-    def renew(self, workers: WorkerProcesses) -> str:
-        """Serve the archive as it is now. Returns a line for the log."""
-        try:
-            copy = ArchiveCopy(self.path, self.name)
-        except ArchiveError as error:
-            return f"{self.name} stays as it is: {error}"
-        if reason := workers.replace({self.name: copy.folder}):
-            copy.close()
-            return f"{self.name} stays as it is: {self.path} cannot be served: {reason}"
-        self.copy.close()
-        self.copy = copy
-        return f"{self.name} is replaced: version {copy.version}."
-
-
 def serve_archives(
-    archives: Sequence[Path], settings: ServerSettings, drain_seconds: int, say: Callable[[str], object]
+    paths: Sequence[Path], settings: ServerSettings, drain_seconds: int, say: Callable[[str], object]
 ) -> None:
     """Serve archives until SIGTERM or Ctrl-C, and then answer all requests that were accepted.
 
@@ -61,28 +38,29 @@ def serve_archives(
     """
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise ArchiveError(f"{missing[0]} is missing here: pip install 'torchserve-neuron-lstm[server]'")
-    paths = archives_by_name(archives)
+    found = archives_by_name(paths)
     with ExitStack() as stack:
-        listener = stack.enter_context(_listener(settings))
+        address = stack.enter_context(_address(settings))
         os.environ[_METRICS_FOLDER] = str(stack.enter_context(private_directory()))
-        served = [_Served(name, Path(path)) for name, path in paths.items()]
-        stack.callback(lambda: [one.copy.close() for one in served])
+        archives = [FollowedArchive(name, Path(path)) for name, path in found.items()]
+        stack.callback(lambda: [one.close() for one in archives])
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        workers = WorkerProcesses(settings, listener, {one.name: one.copy.folder for one in served}, say)
+        workers = WorkerProcesses(settings, address, {one.name: one.folder for one in archives}, say)
         stack.callback(workers.end)
         try:
             workers.check()
-            for line in _description(settings, served):
+            for line in _description(settings, archives):
                 say(line)
-            _follow(served, workers, say)
+            _follow(archives, workers, say)
         except KeyboardInterrupt:
             workers.drain()
-            say("Ending: the requests that are here are answered.")
+            say("Ending: requests that come are answered, readiness is 503.")
             with suppress(KeyboardInterrupt):
                 time.sleep(drain_seconds)
+            address.close()  # no connection waits for a process that accepts none
 
 
-def _follow(served: Sequence[_Served], workers: WorkerProcesses, say: Callable[[str], object]) -> None:
+def _follow(archives: Sequence[FollowedArchive], workers: WorkerProcesses, say: Callable[[str], object]) -> None:
     """Serve new versions of the archives when their files change, and all of them at SIGHUP."""
     asked: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _: asked.append(number))
@@ -90,54 +68,49 @@ def _follow(served: Sequence[_Served], workers: WorkerProcesses, say: Callable[[
         workers.wait(_SECONDS_BETWEEN_LOOKS)
         is_asked = bool(asked)
         asked.clear()
-        for one in served:
-            if one.changes.is_new() or is_asked:
-                say(one.renew(workers))
+        for one in archives:
+            if one.has_changed() or is_asked:
+                say(one.renew(workers.replace))
 
 
-@contextmanager
-def _listener(settings: ServerSettings) -> Iterator[socket.socket]:
-    """Take the address of HTTP; the workers listen. Raises `ArchiveError`: something cannot be used."""
-    _check_certificate(settings)
-    for port in (settings.port, settings.grpc_port):
-        if port is not None:
-            check_free(settings.host, port)
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        yield listener
+def _address(settings: ServerSettings) -> socket.socket:
+    """Take the address of HTTP, at which the workers will listen.
 
-
-def _check_certificate(settings: ServerSettings) -> None:
-    if (settings.cert is None) != (settings.key is None):
-        raise ArchiveError("TLS needs both --cert and --key")
-    if settings.cert is not None:
+    Raises `ArchiveError`: an address or the certificate cannot be used.
+    """
+    if settings.cert or settings.key:
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.cert, settings.key)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.cert or "", settings.key or "")
         except OSError as error:
-            raise ArchiveError(f"--cert {settings.cert}, --key {settings.key}: {error}") from error
+            raise ArchiveError(
+                f"--cert {settings.cert} and --key {settings.key} are no pair for TLS: {error}"
+            ) from error
+    for port in filter(None, (settings.port, settings.grpc_port)):
+        check_free(settings.host, port)
+    address = socket.socket()
+    address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    address.bind((settings.host, settings.port))
+    return address
 
 
 def read_token(file: Path) -> str:
     """Read the word that requests must have. Raises `ArchiveError`: there is none."""
     try:
-        token = file.read_text("ascii").strip()
+        (token,) = file.read_text("ascii").split()
     except (OSError, ValueError) as error:
-        raise ArchiveError(f"--token-file: {file} cannot be read: {error}") from error
-    if not token.isprintable() or " " in token or not token:
-        raise ArchiveError(f"--token-file: {file} must have one word of printable ASCII")
+        raise ArchiveError(f"--token-file: expected a file with one word of ASCII: {file}: {error}") from error
     return token
 
 
-def _description(settings: ServerSettings, served: Sequence[_Served]) -> Iterator[str]:
+def _description(settings: ServerSettings, archives: Sequence[FollowedArchive]) -> Iterator[str]:
     host = "127.0.0.1" if settings.host == "0.0.0.0" else settings.host  # noqa: S104 - compared, not bound
-    url = f"http{'s' * (settings.cert is not None)}://{host}:{settings.port}"
-    names = ", ".join(one.name for one in served)
+    url = f"http{'s' * bool(settings.cert)}://{host}:{settings.port}"
+    names = ", ".join(one.name for one in archives)
     yield f"Serving {names} at {url}, metrics at {url}/metrics, workers: {settings.workers}."
     if settings.grpc_port is not None:
         yield f"gRPC at {host}:{settings.grpc_port}."
-    for one in served:
-        command = curl_command(url, one.name, ArchiveReader(Path(one.copy.folder)).manifest())
-        header = '-H "Authorization: Bearer $TOKEN" ' if settings.token else ""
+    header = '-H "Authorization: Bearer $TOKEN" ' if settings.token else ""
+    for one in archives:
+        command = curl_command(url, one.name, ArchiveReader(Path(one.folder)).manifest())
         yield f"  {command.replace('curl -s ', f'curl -s {header}', 1)}"
     yield "Ctrl-C ends it."

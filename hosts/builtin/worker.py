@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from typing import Any
 
 import uvloop
 
@@ -27,18 +28,14 @@ _STARTING_SECONDS = 0.01
 class _Worker:
     """The archives of this process, and its servers once the first ones are there."""
 
-    def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
+    def __init__(self, settings: ServerSettings, address: socket.socket) -> None:
         self._settings = settings
-        self._listener = listener
+        self._address = address
         self._archives: dict[str, ServedArchive] = {}
         self._application = Application(self._archives, settings.token)
         self._http = HttpServer(self._application, settings)
+        self._grpc: Any = None
         self._serving: asyncio.Task[None] | None = None
-        self._grpc = None
-        if settings.grpc_port is not None:
-            from .grpc_service import GrpcService  # gRPC takes a tenth of a second, and memory
-
-            self._grpc = GrpcService(settings, self._archives)
 
     async def serve(self, folders: Mapping[str, str]) -> str:
         """Load archives, and then answer with them instead of the former ones of these names.
@@ -49,29 +46,29 @@ class _Worker:
         try:
             for name, folder in folders.items():
                 loaded[name] = await asyncio.to_thread(_load, name, folder, self._settings.workers)
+            former = {name: self._archives[name] for name in loaded if name in self._archives}
+            self._archives.update(loaded)
             if self._serving is None:
-                self._archives.update(loaded)
                 await self._listen()
         except (ArchiveError, OSError, RuntimeError) as error:
             await _close(loaded)
             return str(error)
-        former = {name: one for name, one in self._archives.items() if loaded.get(name, one) is not one}
-        self._archives.update(loaded)
         await _close(former)
         return ""
 
     async def _listen(self) -> None:
-        """Begin to answer requests. Raises `OSError`, `RuntimeError`: an address cannot be used."""
-        if self._grpc is not None:
+        if self._settings.grpc_port is not None:
+            from .grpc_service import GrpcService  # gRPC takes a tenth of a second, and memory
+
+            self._grpc = GrpcService(self._settings, self._archives)
             await self._grpc.start()
-        self._serving = asyncio.create_task(self._http.serve([self._listener]))
-        while not (self._http.started or self._serving.done()):  # noqa: ASYNC110 - uvicorn tells it by a flag alone
-            await asyncio.sleep(_STARTING_SECONDS)
-        if self._serving.done():
-            self._serving.result()
+        self._serving = asyncio.create_task(self._http.serve([self._address]))
+        while not self._http.started:
+            done, _ = await asyncio.wait([self._serving], timeout=_STARTING_SECONDS)
+            for one in done:
+                one.result()
 
     def drain(self) -> None:
-        """Say from now on that this process is not ready."""
         self._application.is_draining = True
         if self._grpc is not None:
             self._grpc.drain()
@@ -102,32 +99,28 @@ async def _close(archives: Mapping[str, ServedArchive]) -> None:
         await one.close()
 
 
-async def _obey(parent: Connection, settings: ServerSettings, listener: socket.socket) -> None:
-    """Serve what the parent tells, until its connection ends, or the first archives cannot be served."""
-    worker, first = _Worker(settings, listener), await asyncio.to_thread(parent.recv)
-    parent.send(reason := await worker.serve(first))
-    if reason:
-        raise SystemExit(1)
+async def _obey(parent: Connection, settings: ServerSettings, address: socket.socket) -> None:
+    worker = _Worker(settings, address)
 
-    async def answer(folders: Mapping[str, str]) -> None:
+    async def serve(folders: Mapping[str, str]) -> None:
         parent.send(await worker.serve(folders))
 
-    tasks = []  # a task that nothing refers to may be collected
+    tasks: list[asyncio.Task[None]] = []  # one that nothing refers to may be collected
     with suppress(EOFError, OSError):
         while True:
             told = await asyncio.to_thread(parent.recv)
             if told is None:
                 worker.drain()
-            else:  # the parent may let it drain meanwhile
-                tasks[:] = [asyncio.create_task(answer(told))]
+            else:  # meanwhile it may be told to drain
+                tasks[:] = [asyncio.create_task(serve(told))]
     await worker.end()
 
 
-def run(settings: ServerSettings, listener: socket.socket, parent: Connection) -> None:
-    """Serve what the parent tells, until its connection ends."""
+def run(settings: ServerSettings, address: socket.socket, parent: Connection) -> None:
+    """Serve the archives that the parent tells, until its connection ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal or systemd sends them to all processes; the parent decides
     logging.basicConfig(format="%(asctime)s %(levelname)s worker %(process)d: %(message)s")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4 * MOST_CONNECTIONS), most))
-    uvloop.run(_obey(parent, settings, listener))
+    uvloop.run(_obey(parent, settings, address))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 
 from ...inference.errors import ArchiveError
@@ -26,9 +26,7 @@ class ServerSettings:
     host: str
     port: int
     grpc_port: int | None
-    """The port of gRPC; None: no gRPC."""
     workers: int
-    """Processes, which divide the cores."""
     cert: str | None
     key: str | None
     token: str | None
@@ -38,9 +36,9 @@ class ServerSettings:
 class _Worker:
     """A process that serves the archives which it is told, and ends when its connection does."""
 
-    def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
+    def __init__(self, settings: ServerSettings, address: socket.socket) -> None:
         self.connection, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_run, args=(settings, listener, theirs))
+        self.process = _SPAWN.Process(target=_run, args=(settings, address, theirs))
         self.process.start()
         theirs.close()
 
@@ -61,15 +59,10 @@ class WorkerProcesses:
     """The workers of one server; `end` them."""
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        listener: socket.socket,
-        folders: Mapping[str, str],
-        say: Callable[[str], object],
+        self, settings: ServerSettings, address: socket.socket, folders: Mapping[str, str], say: Callable[[str], object]
     ) -> None:
         """Start the workers, which listen once they serve the unpacked archives in `folders`."""
-        self._settings = settings
-        self._listener = listener
+        self._start = partial(_Worker, settings, address)
         self._folders = dict(folders)
         self._say = say
         self._workers = [self._started() for _ in range(settings.workers)]
@@ -100,11 +93,11 @@ class WorkerProcesses:
         wait([one.process.sentinel for one in self._workers], seconds)
         for place, one in enumerate(self._workers):
             if not one.process.is_alive():
-                cause = _cause(one.process.exitcode or 0)
-                self._say(f"A worker ended with {cause}, and the requests that it had: another one starts.")
+                self._say(f"A worker ended, exit code {one.process.exitcode}: another one starts.")
                 worker = self._workers[place] = self._started()
-                if reason := worker.refusal():  # it ends, and the next one is tried
+                if reason := worker.refusal():
                     self._say(f"The worker cannot start: {reason}")
+                    worker.connection.close()  # it ends, and the next one is tried
 
     def drain(self) -> None:
         """Let the workers say that they are not ready; they answer as before."""
@@ -124,21 +117,12 @@ class WorkerProcesses:
                 one.process.kill()
 
     def _started(self) -> _Worker:
-        worker = _Worker(self._settings, self._listener)
+        worker = self._start()
         worker.tell(self._folders)
         return worker
 
 
-def _run(settings: ServerSettings, listener: socket.socket, parent: Connection) -> None:
+def _run(settings: ServerSettings, address: socket.socket, parent: Connection) -> None:
     from .worker import run  # what computes is imported in the workers alone
 
-    run(settings, listener, parent)
-
-
-def _cause(code: int) -> str:
-    """Return the end of a process in words.
-
-    >>> _cause(1), _cause(-9)
-    ('exit code 1', 'SIGKILL')
-    """
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    run(settings, address, parent)
