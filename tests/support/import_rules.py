@@ -29,7 +29,8 @@ ALLOWED_PACKAGES = {
     "archiver_ext": (
         *("bucketing", "sessions", "config", "backends", "lowering", "inference"),
         *("handlers.neuron_lstm", "handlers.runtime", "handlers.streaming.open_sessions", "handlers.formats.request"),
-        *("hosts.ray_serve.command", "hosts.torchserve.command", "hosts.torchserve.properties"),
+        *("hosts.builtin.command", "hosts.builtin.worker_processes", "hosts.ray_serve.command"),
+        *("hosts.torchserve.command", "hosts.torchserve.properties"),
     ),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}
@@ -40,7 +41,10 @@ ONE_PLACE = {"yaml": "config/yaml_text.py", "ts": "handlers/torchserve.py", "mod
 ONE_FILE = ("model_archiver",)
 """Those of them that only one file of their folder imports."""
 
-HOST_PACKAGES = ("fastapi", "google", "grpc", "kserve", "prometheus_client", "ray", "starlette")
+HOST_PACKAGES = (
+    *("fastapi", "google", "grpc", "grpc_health", "kserve", "prometheus_client", "ray", "starlette"),
+    *("uvicorn", "uvloop"),
+)
 """Packages of servers, for files of `hosts/` only."""
 
 READS_MANIFEST = ("config/manifest.py", "config/own_model.py", "config/json_codec.py", "config/manifest_values.py")
