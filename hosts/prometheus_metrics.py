@@ -44,10 +44,9 @@ def page_of_processes() -> bytes:
 @cache
 def _metrics() -> Sequence[tuple[Metric, Counter | Histogram]]:
     """Make the metrics, which a process may do once."""
-    return [(metric, _make(metric)) for metric in METRICS]
-
-
-def _make(metric: Metric) -> Counter | Histogram:
-    labels = ("ModelName", "ModelVersion", *([metric.dimension] if metric.dimension else []))
-    made = Histogram if metric.type == "histogram" else Counter
-    return made(metric.name, metric.name.replace("_", " "), labels)
+    kinds = {"counter": Counter, "histogram": Histogram}
+    labels = ("ModelName", "ModelVersion")
+    return [
+        (one, kinds[one.type](one.name, one.name.replace("_", " "), (*labels, *filter(None, [one.dimension]))))
+        for one in METRICS
+    ]

@@ -74,7 +74,7 @@ _OPTIONS = {
 
 def _add_builtin(add: Callable[..., object]) -> None:
     add("--workers", type=positive, help="processes, which divide the cores (1)")
-    add("--grpc-port", type=positive, help="port of gRPC (default: no gRPC)")
+    add("--grpc-port", type=partial(positive, largest=65_535), help="port of gRPC (default: no gRPC)")
     add("--cert", help="certificate for TLS, with its chain")
     add("--key", help="private key of the certificate")
     add("--token-file", type=Path, help="file with the bearer token that requests must have")
@@ -100,9 +100,10 @@ def _serve_builtin(options: argparse.Namespace) -> None:
     from ...hosts.builtin.command import read_token, serve_archives
     from ...hosts.builtin.worker_processes import ServerSettings
 
-    token, workers = options.token_file and read_token(options.token_file), options.workers or 1
-    settings = ServerSettings(options.host, options.port, options.grpc_port, workers, options.cert, options.key, token)
-    serve_archives(options.archives, settings, options.drain_seconds or 5, print_line)
+    token, names = options.token_file and read_token(options.token_file), ("host", "port", "grpc_port", "cert", "key")
+    numbers = {"workers": options.workers or 1, "drain_seconds": options.drain_seconds or 5}
+    given = {name: getattr(options, name) for name in names}
+    serve_archives(options.archives, ServerSettings(**given, **numbers, token=token), print_line)
 
 
 def _serve(options: argparse.Namespace) -> None:

@@ -6,9 +6,8 @@ import os
 import signal
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,12 +26,8 @@ _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
-def serve_archives(
-    paths: Sequence[Path], settings: ServerSettings, drain_seconds: int, say: Callable[[str], object]
-) -> None:
+def serve_archives(paths: Sequence[Path], settings: ServerSettings, say: Callable[[str], object]) -> None:
     """Serve archives until SIGTERM or Ctrl-C, and then answer all requests that were accepted.
-
-    For `drain_seconds` after the signal the server says that it is not ready; a second signal ends this time.
 
     Raises `ArchiveError`: an archive, an address or a file cannot be used.
     """
@@ -53,11 +48,8 @@ def serve_archives(
                 say(line)
             _follow(archives, workers, say)
         except KeyboardInterrupt:
-            workers.drain()
-            say("Ending: requests that come are answered, readiness is 503.")
-            with suppress(KeyboardInterrupt):
-                time.sleep(drain_seconds)
-            address.close()  # no connection waits for a process that accepts none
+            say(f"Not ready from now on; the last requests are answered in {settings.drain_seconds} s.")
+            address.close()  # later, no connection waits for a process that accepts none
 
 
 def _follow(archives: Sequence[FollowedArchive], workers: WorkerProcesses, say: Callable[[str], object]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -33,7 +32,7 @@ class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no t
     def __init__(self, settings: ServerSettings, archives: Archives) -> None:
         """Take the port. Raises `RuntimeError`, `OSError`: it, or a file, cannot be used."""
         self._authorization = None if settings.token is None else f"Bearer {settings.token}".encode()
-        self._draining: asyncio.Future[None] | None = None
+        self._is_draining = False
         self._health = health.HealthServicer()
         most_bytes = 2 * max(one.manifest.limits.body_bytes for one in archives.values())  # beyond, nobody tells why
         self._server = inference_server(archives, most_bytes, shares_port=True, interceptors=[self])
@@ -50,9 +49,10 @@ class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no t
         await self._health.set(SERVICE, HealthCheckResponse.SERVING)
         await self._server.start()
 
-    def drain(self) -> None:
+    async def drain(self) -> None:
         """Say from now on that the server is not ready."""
-        self._draining = asyncio.ensure_future(self._health.enter_graceful_shutdown())
+        self._is_draining = True
+        await self._health.enter_graceful_shutdown()
 
     async def stop(self, seconds: float) -> None:
         """Take no more calls, and answer those that came, within this time."""
@@ -60,7 +60,7 @@ class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no t
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Return the handler of a call."""
-        if self._draining is not None and details.method == _READY:
+        if self._is_draining and details.method == _READY:
             return grpc.unary_unary_rpc_method_handler(_not_ready)
         given = str(dict(details.invocation_metadata).get("authorization", "")).encode()
         if details.method in _HEALTH or self._authorization is None or hmac.compare_digest(given, self._authorization):

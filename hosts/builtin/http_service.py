@@ -8,6 +8,7 @@ import logging
 import socket
 import time
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
@@ -79,19 +80,17 @@ class HttpServer(Server):
 
     def __init__(self, application: Application, settings: ServerSettings) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # any client can cause its warnings
+        options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
         config = Config(
             application,
             http=_BoundedConnection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=ANSWER_SECONDS,
             ssl_certfile=settings.cert,
             ssl_keyfile=settings.key,
+            **options,
         )
         super().__init__(config)
         self._idle_since: dict[object, float] = {}

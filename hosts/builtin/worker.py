@@ -68,18 +68,16 @@ class _Worker:
             for one in done:
                 one.result()
 
-    def drain(self) -> None:
+    async def end(self) -> None:
+        """Say that this process is not ready, and later answer the last requests and release everything."""
         self._application.is_draining = True
         if self._grpc is not None:
-            self._grpc.drain()
-
-    async def end(self) -> None:
-        """Answer the requests that were accepted, and release everything."""
-        self.drain()
-        self._http.should_exit = True
-        if self._grpc is not None:
-            await self._grpc.stop(ANSWER_SECONDS)
+            await self._grpc.drain()
         if self._serving is not None:
+            await asyncio.sleep(self._settings.drain_seconds)
+            self._http.should_exit = True
+            if self._grpc is not None:
+                await self._grpc.stop(ANSWER_SECONDS)
             await self._serving
         await _close(self._archives)
 
@@ -101,18 +99,9 @@ async def _close(archives: Mapping[str, ServedArchive]) -> None:
 
 async def _obey(parent: Connection, settings: ServerSettings, address: socket.socket) -> None:
     worker = _Worker(settings, address)
-
-    async def serve(folders: Mapping[str, str]) -> None:
-        parent.send(await worker.serve(folders))
-
-    tasks: list[asyncio.Task[None]] = []  # one that nothing refers to may be collected
     with suppress(EOFError, OSError):
         while True:
-            told = await asyncio.to_thread(parent.recv)
-            if told is None:
-                worker.drain()
-            else:  # meanwhile it may be told to drain
-                tasks[:] = [asyncio.create_task(serve(told))]
+            parent.send(await worker.serve(await asyncio.to_thread(parent.recv)))
     await worker.end()
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection, wait
 
 from ...inference.errors import ArchiveError
 
 ANSWER_SECONDS = 120
 """The time in which a worker that ends answers the requests that it has: that of a batch."""
-_ENDING_SECONDS = ANSWER_SECONDS + 30
+_ENDING_SECONDS = 30
+"""The time beside it in which a worker ends."""
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -31,6 +30,8 @@ class ServerSettings:
     key: str | None
     token: str | None
     """The word that requests must have; None: they need none."""
+    drain_seconds: int
+    """The time in which a server that ends says that it is not ready, and accepts connections."""
 
 
 class _Worker:
@@ -42,8 +43,8 @@ class _Worker:
         self.process.start()
         theirs.close()
 
-    def tell(self, folders: Mapping[str, str] | None) -> None:
-        """Let the worker serve these unpacked archives by name; None: let it say that it is not ready."""
+    def tell(self, folders: Mapping[str, str]) -> None:
+        """Let the worker serve these unpacked archives by name, instead of the former ones."""
         with suppress(OSError):
             self.connection.send(folders)
 
@@ -62,7 +63,8 @@ class WorkerProcesses:
         self, settings: ServerSettings, address: socket.socket, folders: Mapping[str, str], say: Callable[[str], object]
     ) -> None:
         """Start the workers, which listen once they serve the unpacked archives in `folders`."""
-        self._start = partial(_Worker, settings, address)
+        self._settings = settings
+        self._address = address
         self._folders = dict(folders)
         self._say = say
         self._workers = [self._started() for _ in range(settings.workers)]
@@ -99,25 +101,19 @@ class WorkerProcesses:
                     self._say(f"The worker cannot start: {reason}")
                     worker.connection.close()  # it ends, and the next one is tried
 
-    def drain(self) -> None:
-        """Let the workers say that they are not ready; they answer as before."""
-        for one in self._workers:
-            one.tell(None)
-
     def end(self) -> None:
-        """Let the workers answer the requests that they have, and end."""
-        until = time.monotonic() + _ENDING_SECONDS
+        """Let the workers say that they are not ready, answer the requests that come until they end, and end."""
         try:
             for one in self._workers:
                 one.connection.close()
             for one in self._workers:
-                one.process.join(max(0, until - time.monotonic()))
+                one.process.join(self._settings.drain_seconds + ANSWER_SECONDS + _ENDING_SECONDS)
         finally:
             for one in self._workers:
                 one.process.kill()
 
     def _started(self) -> _Worker:
-        worker = self._start()
+        worker = _Worker(self._settings, self._address)
         worker.tell(self._folders)
         return worker
 
