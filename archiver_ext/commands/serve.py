@@ -100,10 +100,13 @@ def _serve_builtin(options: argparse.Namespace) -> None:
     from ...hosts.builtin.command import read_token, serve_archives
     from ...hosts.builtin.worker_processes import ServerSettings
 
-    token, names = options.token_file and read_token(options.token_file), ("host", "port", "grpc_port", "cert", "key")
-    numbers = {"workers": options.workers or 1, "drain_seconds": options.drain_seconds or 5}
-    given = {name: getattr(options, name) for name in names}
-    serve_archives(options.archives, ServerSettings(**given, **numbers, token=token), print_line)
+    settings = ServerSettings(
+        **{name: getattr(options, name) for name in ("host", "port", "grpc_port", "cert", "key")},
+        workers=options.workers or 1,
+        token=options.token_file and read_token(options.token_file),
+        drain_seconds=options.drain_seconds or 5,
+    )
+    serve_archives(options.archives, settings, print_line)
 
 
 def _serve(options: argparse.Namespace) -> None:

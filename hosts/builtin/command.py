@@ -8,7 +8,9 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ...inference.errors import ArchiveError
@@ -40,7 +42,8 @@ def serve_archives(paths: Sequence[Path], settings: ServerSettings, say: Callabl
         archives = [FollowedArchive(name, Path(path)) for name, path in found.items()]
         stack.callback(lambda: [one.close() for one in archives])
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        workers = WorkerProcesses(settings, address, {one.name: one.folder for one in archives}, say)
+        folders = {one.name: one.folder for one in archives}
+        workers = WorkerProcesses(partial(_run_worker, settings, address), settings, folders, say)
         stack.callback(workers.end)
         try:
             workers.check()
@@ -50,6 +53,12 @@ def serve_archives(paths: Sequence[Path], settings: ServerSettings, say: Callabl
         except KeyboardInterrupt:
             say(f"Not ready from now on; the last requests are answered in {settings.drain_seconds} s.")
             address.close()  # later, no connection waits for a process that accepts none
+
+
+def _run_worker(settings: ServerSettings, address: socket.socket, parent: Connection) -> None:
+    from .worker import run  # what computes is imported in the workers alone
+
+    run(settings, address, parent)
 
 
 def _follow(archives: Sequence[FollowedArchive], workers: WorkerProcesses, say: Callable[[str], object]) -> None:

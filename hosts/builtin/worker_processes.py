@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,9 +36,9 @@ class ServerSettings:
 class _Worker:
     """A process that serves the archives which it is told, and ends when its connection does."""
 
-    def __init__(self, settings: ServerSettings, address: socket.socket) -> None:
+    def __init__(self, main: Callable[[Connection], None]) -> None:
         self.connection, theirs = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_run, args=(settings, address, theirs))
+        self.process = _SPAWN.Process(target=main, args=(theirs,))
         self.process.start()
         theirs.close()
 
@@ -60,11 +59,15 @@ class WorkerProcesses:
     """The workers of one server; `end` them."""
 
     def __init__(
-        self, settings: ServerSettings, address: socket.socket, folders: Mapping[str, str], say: Callable[[str], object]
+        self,
+        main: Callable[[Connection], None],
+        settings: ServerSettings,
+        folders: Mapping[str, str],
+        say: Callable[[str], object],
     ) -> None:
-        """Start the workers, which listen once they serve the unpacked archives in `folders`."""
+        """Start the workers, which run `main`, and listen once they serve the unpacked archives in `folders`."""
+        self._main = main
         self._settings = settings
-        self._address = address
         self._folders = dict(folders)
         self._say = say
         self._workers = [self._started() for _ in range(settings.workers)]
@@ -113,12 +116,6 @@ class WorkerProcesses:
                 one.process.kill()
 
     def _started(self) -> _Worker:
-        worker = _Worker(self._settings, self._address)
+        worker = _Worker(self._main)
         worker.tell(self._folders)
         return worker
-
-
-def _run(settings: ServerSettings, address: socket.socket, parent: Connection) -> None:
-    from .worker import run  # what computes is imported in the workers alone
-
-    run(settings, address, parent)

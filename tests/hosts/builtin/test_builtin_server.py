@@ -43,7 +43,10 @@ class Server(NamedTuple):
     def kill_a_worker(self) -> None:
         children = psutil.Process(self.command.process.pid).children()
         next(child for child in children if "spawn_main" in " ".join(child.cmdline())).kill()
-        wait_for(lambda: "A worker ended, exit code -9: another one starts." in self.command.text)
+        self.wait_for_line("A worker ended, exit code -9: another one starts.")
+
+    def wait_for_line(self, line: str) -> None:
+        wait_for(lambda: line in self.command.text)
 
 
 @contextmanager
@@ -103,9 +106,9 @@ def test_workers_and_archives_are_replaced_while_others_answer(archive: Path, tm
             write_list(folder)
             as_mar(folder, tmp_path / "next.mar").replace(mar)
             server.command.process.send_signal(signal.SIGHUP if version == "4.0" else signal.SIGCONT)
-            wait_for(lambda version=version: f"sums is replaced: version {version}." in server.command.text)
+            server.wait_for_line(f"sums is replaced: version {version}.")
         mar.write_bytes(mar.read_bytes()[:-100])
-        wait_for(lambda: f"sums stays as it is: {mar} is damaged: its end is missing" in server.command.text)
+        server.wait_for_line(f"sums stays as it is: {mar} is damaged: its end is missing")
         assert {*found} == {200}
         server.kill_a_worker()
         before_restart = len(found)
@@ -143,8 +146,9 @@ def test_only_who_has_the_token_is_answered_over_tls(archive: Path, tmp_path: Pa
     with serving(tmp_path, archive, "--cert", cert, "--key", key, "--token-file", tmp_path / "token") as server:
 
         def status(path: str, token: str = "") -> str:
-            words = ["--cacert", cert, "-H", f"Authorization: {token}", "-o", tmp_path / "body", "-w", "%{http_code}"]
-            return subprocess.check_output(["curl", "-s", *words, f"https://127.0.0.1:{server.http}{path}"], text=True)
+            words = ["curl", "-s", "--cacert", str(cert), "-H", f"Authorization: {token}", "-w", "\n%{http_code}"]
+            told = subprocess.check_output([*words, f"https://127.0.0.1:{server.http}{path}"]).splitlines()
+            return told[-1].decode()
 
         def code(token: str = "") -> str:
             found = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata").with_call
