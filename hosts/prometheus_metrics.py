@@ -36,9 +36,8 @@ class PrometheusMetrics:
 def page_of_processes() -> bytes:
     """Return the page that sums the values of all processes that share PROMETHEUS_MULTIPROC_DIR, ended ones too."""
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)
-    page: bytes = generate_latest(registry)
-    return page
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # its __init__ alone has no types
+    return generate_latest(registry)
 
 
 @cache

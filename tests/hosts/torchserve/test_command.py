@@ -79,6 +79,8 @@ def test_archives_of_two_folders_need_one_store(archive: Path, tmp_path: Path, c
         (["--host", "a b\nc=d"], r"got 'http://a b\nc=d:8080'"),
         (["--set", "metrics_address=unix:/tmp/x"], "metrics_address: expected http://HOST:PORT"),
         (["--set", "management_address=https://127.0.0.1:1"], "--set management_address: expected http://HOST:PORT"),
+        (["--workers", "2"], "--workers is an option of --server builtin"),
+        (["--server", "builtin", "--set", "a=b"], "--set is an option of --server torchserve"),
         (["--set", "grpc_inference_port=70000"], "grpc_inference_port: expected a port up to 65535, got 70000"),
     ],
 )
@@ -121,6 +123,11 @@ def test_a_file_of_a_setting_that_is_missing_is_refused(archive: Path, tmp_path:
         capsys, archive, "--set", setting
     )
     assert main(["serve", str(archive), "--set", setting, "--print-config", str(tmp_path / "new")]) == 0
+
+
+def test_files_of_the_builtin_server_that_are_missing_are_refused(archive: Path, capsys: Capture) -> None:
+    for option, told in (("--token-file", "expected a file with one word"), ("--cert", "no pair for TLS")):
+        assert told in refused(capsys, archive, "--server", "builtin", option, "none")
 
 
 @pytest.mark.parametrize("text", ["job_queue_size", "=7", "job queue=1", "a=b\nc=d"])
