@@ -83,10 +83,11 @@ class WorkerProcesses:
         A worker answers with its former archives until it has loaded the new ones. If one cannot, all keep the former.
         """
         former = {name: self._folders[name] for name in folders}
-        for number, worker in enumerate(self._workers):
+        workers = [one for one in self._workers if one.process.is_alive() and not one.connection.closed]
+        for number, worker in enumerate(workers):
             worker.tell(folders)
             if reason := worker.refusal():
-                for one in self._workers[:number]:
+                for one in workers[:number]:
                     one.tell(former)
                     one.refusal()
                 return reason
