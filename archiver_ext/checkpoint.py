@@ -70,7 +70,7 @@ def read_state_dicts(file: Path) -> dict[str, Weights]:
             "is served, each request alone"
         )
     is_checkpoint = file.is_file() and file.suffix.lower() in (".pt", ".pth")
-    found = dict(_nested(load_checkpoint(file), "", _DEEPEST)) if is_checkpoint else {}
+    found = dict(_nested(load_checkpoint(file), "", _DEEPEST, set())) if is_checkpoint else {}
     found = found or {"": read_weights(file)}  # which raises, unless it is an empty state dict
     if nested := [name for weights in found.values() for name, one in weights.items() if one.is_nested]:
         raise PackagingError(f"{file.name} holds nested tensors, save their parts alone: {', '.join(nested[:5])}")
@@ -101,15 +101,16 @@ def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Wei
     return FoundWeights({name: one.detach() for name, one in best.weights.items()}, best.key, best.prefix)
 
 
-def _nested(content: Any, key: str, depth: int) -> Iterator[tuple[str, Weights]]:
-    """Every dict of named tensors in a checkpoint, with the keys that lead to it."""
-    if not isinstance(content, dict) or not content or depth < 0:
+def _nested(content: Any, key: str, depth: int, seen: set[tuple[int, int]]) -> Iterator[tuple[str, Weights]]:
+    """Every dict of named tensors in a checkpoint, with the keys that lead to it first."""
+    if not isinstance(content, dict) or not content or depth < 0 or (id(content), depth) in seen:
         return
+    seen.add((id(content), depth))
     if all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()):
         yield key, content
         return
     for name, value in content.items():
-        yield from _nested(value, f"{key}[{name!r}]", depth - 1)
+        yield from _nested(value, f"{key}[{name!r}]", depth - 1, seen)
 
 
 def _without_prefix(key: str, weights: Weights, expected: Weights) -> FoundWeights:

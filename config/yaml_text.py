@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from typing import Any, ClassVar
 
@@ -75,6 +76,9 @@ class YamlDocument:
                 strangers.add(slip)
                 self.report((key,), f"is not a key of TorchServe or of the plug-in: did you mean {slip}?")
             else:  # of another program, but workers read the whole file
+                if _written_out(value, {}) > _MOST_VALUES:
+                    self.report((key,), f"has more than {_MOST_VALUES:,} values, with all aliases (*) written out")
+                    continue
                 try:
                     yaml.constructor.SafeConstructor().construct_document(value)
                 except _UNREADABLE:
@@ -290,6 +294,16 @@ def _key_complaint(key: yaml.Node, written: str) -> str:
 def _plain_tag(node: yaml.Node) -> str:
     """Return the tag of an ordinary mapping or list, as this node should have it."""
     return f"{_TAG}map" if isinstance(node, yaml.MappingNode) else f"{_TAG}seq"
+
+
+def _written_out(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Count the values of a node, with all aliases written out: to merge mappings (<<) takes as long."""
+    if id(node) not in sizes:
+        sizes[id(node)] = 1  # within itself
+        parts = node.value if isinstance(node, (yaml.SequenceNode, yaml.MappingNode)) else ()
+        inner = chain.from_iterable(part if isinstance(part, tuple) else (part,) for part in parts)
+        sizes[id(node)] = 1 + sum(_written_out(one, sizes) for one in inner)
+    return sizes[id(node)]
 
 
 def _line_of(node: yaml.Node) -> int:

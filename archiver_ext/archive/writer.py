@@ -46,43 +46,50 @@ def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path,
 
     Raises `PackagingError`: it cannot be read or written, or is another one by now.
     """
-    content = ArchiveReader(archive).file_list()
-    if read is not None and content != read:
-        raise PackagingError(f"{archive} was changed while it was used, and is left as it is: run the command again")
+    content = ArchiveReader(archive).file_list() if read is None else read
     renewed, was_signed = renewed_list(content, files)
     with private_directory() as private:
         (private / LIST).write_bytes(renewed)
-        write_files(archive, {**files, LIST: private / LIST}, destination)
+        write_files(archive, {**files, LIST: private / LIST}, destination, content)
     return was_signed
 
 
-def write_files(archive: Path, files: Mapping[str, Path], destination: Path) -> None:
+def write_files(archive: Path, files: Mapping[str, Path], destination: Path, read: bytes) -> None:
     """Write `archive` to `destination` with some of its files replaced, and nothing else changed.
 
     A folder stays a folder. Everything is written beside the destination first: the previous archive is replaced in one
-    step, or stays. In a folder, a manifest and the list are replaced one right after the other.
+    step, or stays. In a folder, a manifest and the list are replaced one right after the other. `read` is the archive's
+    list SHA256SUMS when it was read for this.
 
-    Raises `PackagingError`: it cannot be written.
+    Raises `PackagingError`: it cannot be written, or is another one by now.
     """
     place = destination.resolve()  # a link stays
     try:
         if archive.is_dir() and files.keys() <= {FILE_NAME, LIST} and place == archive.resolve():
-            _replace_small(archive, files)  # no other file is copied
+            _replace_small(archive, files, read)  # no other file is copied
             return
         with private_directory(place.parent) as beside:
             rewrite = _rewrite_folder if archive.is_dir() else _rewrite_zip if is_zip(archive) else _rewrite_tar
             rewrite(archive, files, beside / "written")
             shutil.copymode(place if place.exists() else archive, beside / "written")
+            _check_unchanged(archive, read)
             replace_atomically(beside / "written", place)
     except OSError as error:
         raise PackagingError(describe_file_error(error, destination)) from error
 
 
-def _replace_small(folder: Path, files: Mapping[str, Path]) -> None:
+def _check_unchanged(archive: Path, read: bytes) -> None:
+    """Refuse to replace an archive that another command has written meanwhile."""
+    if ArchiveReader(archive).file_list() != read:
+        raise PackagingError(f"{archive} was changed while it was used, and is left as it is: run the command again")
+
+
+def _replace_small(folder: Path, files: Mapping[str, Path], read: bytes) -> None:
     with private_directory(_beside(folder.resolve())) as beside:
         for name, file in files.items():
             shutil.copyfile(file, beside / name)
             shutil.copyfile(folder / name, beside / f"{name}.before")
+        _check_unchanged(folder, read)
         try:
             for name in files:
                 replace_atomically(beside / name, folder / name)

@@ -60,7 +60,7 @@ def sign(archive: Path, key_file: Path, destination: Path) -> None:
     signature = _signature(key_file, signed)
     with private_directory() as private:
         (private / LIST).write_bytes(list_text(signed, signature))
-        write_files(archive, {LIST: private / LIST}, destination)
+        write_files(archive, {LIST: private / LIST}, destination, content)
 
 
 def _signature(key_file: Path, content: bytes) -> bytes:

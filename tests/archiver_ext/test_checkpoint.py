@@ -91,6 +91,16 @@ def test_weights_that_fit_twice_are_refused_with_both_keys(tmp_path: Path) -> No
     assert "torch.save(torch.load('checkpoint.pt')['state_dict'], 'weights.pt')" in str(refused.value)
 
 
+def test_dicts_that_are_shared_many_times_are_read_once(tmp_path: Path) -> None:
+    content: Any = {"weight": torch.ones(2)}
+    for _ in range(4):
+        content = {str(number): content for number in range(60)}
+    torch.save(content, tmp_path / "weights.pt")
+
+    found = find_weights(tmp_path / "weights.pt", {"weight": torch.zeros(2)})
+    assert found.key == "['0']['0']['0']['0']"
+
+
 def test_the_nearest_weights_are_returned_if_none_fit(tmp_path: Path) -> None:
     wrong = {"state_dict": {**prefixed("model."), "loss.weight": torch.ones(1)}, "other": {"a": torch.ones(1)}}
     found = find_weights(saved(tmp_path, wrong), STATE)

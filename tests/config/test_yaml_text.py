@@ -62,6 +62,14 @@ def test_aliases_that_multiply_are_refused() -> None:
     assert "is one of more than 200,000 values, with all aliases (*) written out" in found
 
 
+def test_merge_keys_that_multiply_are_refused() -> None:
+    maps = "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}], k{n}: 1}}\n" for n in range(1, 12))
+
+    assert "a11: has more than 200,000 values, with all aliases (*) written out" in complaints(
+        f"a0: &a0 {{x: 1}}\n{maps}{small_block()}"
+    )
+
+
 def test_anchors_and_aliases_work() -> None:
     config = parse_config(small_block(buckets="{batch: &sizes [1, 2], length: *sizes}"), "a.yaml")
 

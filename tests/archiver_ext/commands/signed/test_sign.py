@@ -4,6 +4,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from printed import Capture, refusal
 
-from torchserve_neuron_lstm.archiver_ext.archive import writer
+from torchserve_neuron_lstm.archiver_ext.archive import archived_files, writer
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, parsed, write_list
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.cli import main
@@ -120,6 +121,26 @@ def test_an_archive_that_was_replaced_meanwhile_is_left_as_it_is(made: Path, tmp
     with pytest.raises(PackagingError, match="was changed while it was used"):
         rewrite_manifest(archive, "{}", archive, before)
     assert archive.read_bytes() == (made / "signed-tiny.mar").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny.mar"])
+def test_an_archive_that_is_replaced_while_it_is_signed_is_left_as_it_is(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, name: str
+) -> None:
+    archive, other = tmp_path / name, made / f"signed-{name}"
+    copy = shutil.copytree if other.is_dir() else shutil.copy
+    copy(made / name, archive)
+    check = archived_files.check_packed_files
+
+    def replaced(*given: Any) -> None:
+        check(*given)
+        shutil.rmtree(archive) if archive.is_dir() else archive.unlink()
+        copy(other, archive)
+
+    monkeypatch.setattr(archived_files, "check_packed_files", replaced)
+    assert main(["sign", str(archive), "--key", str(made / "own.pem")]) == 1
+    assert "was changed while it was used, and is left as it is" in capsys.readouterr().err
+    assert ArchiveReader(archive).file_list() == ArchiveReader(other).file_list()
 
 
 def test_a_folder_is_as_before_if_an_interrupt_ends_its_second_write(
