@@ -71,7 +71,7 @@ def _open(host: Host) -> Service:
 
     archive = load_archive(host.directory, torch.get_num_threads(), device=host.device, importing=importing)
     manifest = archive.manifest
-    shadowed = _shadowed(archive, host.directory, importing)
+    shadowed = _shadowed(archive, host, importing)
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes, importing)
     sessions = None
     if manifest.streaming is not None:  # only archives that serve sessions carry the files for it
@@ -100,14 +100,14 @@ def _open(host: Host) -> Service:
     )
 
 
-def _shadowed(archive: LoadedArchive, directory: Path, importing: Importing) -> ShadowedModel | None:
+def _shadowed(archive: LoadedArchive, host: Host, importing: Importing) -> ShadowedModel | None:
     """Begin to compare answers, if the archive asks for it. Only such archives carry the files for it."""
     settings = archive.manifest.shadow
     if settings is None:
         return None
     from .runtime.shadow import ShadowedModel, load_shadow
 
-    program = load_shadow(directory, archive.manifest, settings, importing)
+    program = load_shadow(host.directory, archive.manifest, settings, importing, host.user_code)
     return ShadowedModel(archive, settings, program.answering(archive.manifest.outputs), program.weights)
 
 
@@ -154,4 +154,4 @@ class Host:
     device: str | None = None
     """The GPU that the server gives to this worker, e.g. cuda:1; None: none."""
     user_code: Callable[[], AbstractContextManager[None]] = nullcontext
-    """A function that makes a context in which Python files of the archive are imported and run while it is loaded."""
+    """A function that makes a context in which the archive's own Python files run beside the handling of requests."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,14 @@ from pathlib import Path
 from types import ModuleType
 
 _ONE_AT_A_TIME = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _ONE_AT_A_TIME  # noqa: PLW0603 - the thread that held it is not in the fork
+    _ONE_AT_A_TIME = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class IsolatedModules(MetaPathFinder):

@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -182,7 +182,7 @@ class OpenArchive:
     def _run(self, sequences: list[SequenceInput]) -> list[Tensors]:
         lengths = tuple(one.length for one in sequences)
         plan = self.loaded.plan(lengths)
-        with self._call():
+        with self._call(), nullcontext() if self.loaded.own is None else self._modules.imported():
             return self.loaded.run_plan(plan, [one.tensors for one in sequences], lengths)[0]
 
     def _open_session_service(self) -> Service:

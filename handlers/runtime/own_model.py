@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,14 @@ _TURN = threading.RLock()
 """Held while the user's code runs."""
 
 
+def _renew_turn() -> None:
+    global _TURN  # noqa: PLW0603 - the thread that held it is not in the fork
+    _TURN = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_turn)
+
+
 class OwnProgram:
     """The model, in the place of an engine's program."""
 
@@ -42,8 +51,9 @@ class OwnProgram:
         description: OwnModel,
         inputs: Sequence[TensorSpec],
         state: KeptState,
-        importing: Callable[[], AbstractContextManager[None]] = nullcontext,
+        calling: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """`calling` makes a context in which the model may be called."""
         self.model, self.state = model, state
         self.default_dtype = torch.get_default_dtype()
         """That of torch in calls."""
@@ -51,8 +61,10 @@ class OwnProgram:
         """A function that makes the model, its state and its default dtype, as at load."""
         self.imported: Callable[[set[str]], bool] = lambda known: False
         """A function that says whether modules of the archive were imported that are not known."""
+        self.making = calling
+        """A function that makes a context in which the model can be made."""
         self._is_whole, self._known = True, set(sys.modules)
-        self._importing = importing
+        self._calling = calling
         self._makers = tuple(argument_makers(description).items())
         self._batch_dims = [spec.batch_dim for spec in inputs]
         self._time_dims = [spec.time_dim for spec in inputs]
@@ -71,7 +83,8 @@ class OwnProgram:
         Raises `RuntimeError`: the code called sys.exit(), or raised what is no `Exception`; or whatever it raises.
         """
         lengths = [length] * rows
-        with torch.no_grad(), self._importing(), _TURN:
+        context = self._calling if self._is_whole else self.making  # before the turn, as while it is loaded
+        with torch.no_grad(), context(), _TURN:
             if not self._is_whole:
                 self.model, self.state, self.default_dtype = self.made()
             if len(sys.modules) != len(self._known):
@@ -101,8 +114,9 @@ class OwnProgram:
                     self._is_whole = False  # their state at import is not known
 
     def weights(self) -> list[torch.Tensor]:
-        """Return the model's parameters of floats."""
-        return [weight for weight in self.model.parameters() if weight.is_floating_point()]
+        """Return the model's parameters and buffers of floats."""
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        return [tensor for tensor in tensors if tensor.is_floating_point()]
 
     def answering(self, specs: Sequence[TensorSpec]) -> Answer:
         """Return a function that answers one request with outputs of these layouts.
@@ -140,10 +154,11 @@ def load_own_model(
     weights: Mapping[str, torch.Tensor],
     importing: Callable[[], AbstractContextManager[None]],
     threads: int = 1,
+    calling: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> OwnProgram:
     """Make the model of a file in the archive's `directory`, with its weights.
 
-    `importing` makes a context in which the archive's modules can be imported.
+    `importing` makes a context in which the archive's modules can be imported, `calling` one in which they are called.
 
     Raises `RuntimeError`: it cannot be made here; with the cause.
     """
@@ -168,8 +183,9 @@ def load_own_model(
         return bool(new)
 
     model, state, own_dtype = made()
-    program = OwnProgram(model, description, inputs, state, importing if description.imports_late else nullcontext)
+    program = OwnProgram(model, description, inputs, state, importing if description.imports_late else calling)
     program.default_dtype, program.made, program.imported = own_dtype, made, imported
+    program.making = importing
     return program
 
 

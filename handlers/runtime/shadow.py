@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Optional
@@ -165,18 +165,16 @@ class ShadowedModel:
     def _is_certain(self, one: _Comparison) -> bool:
         """Whether a difference is larger than the change of the answer with inputs that differ by `_SHARES`.
 
-        Where no input has floats, the weights differ, by `_WEIGHT_SHARES`. Clients can look for a request at which the
-        answer jumps, overflows or fails. It is counted only.
+        Or with weights that differ by `_WEIGHT_SHARES`. Clients can look for a request at which the answer jumps,
+        overflows or fails. It is counted only.
         """
         if any(bool((x.abs() > _OVERFLOWING).any()) for x in one.tensors if x.is_floating_point()):
             return False
         try:
             expected = self._answer(one.tensors, one.length)
             seed = secrets.randbits(31)
-            if any(x.is_floating_point() for x in one.tensors):
-                explained = change_with(_SHARES, lambda x: self._answer(x, one.length), one.tensors, expected, seed)
-            else:
-                explained = self._change_with_weights(one, expected, seed)
+            of_inputs = change_with(_SHARES, lambda x: self._answer(x, one.length), one.tensors, expected, seed)
+            explained = [*map(max, of_inputs, self._change_with_weights(one, expected, seed))]
         except Exception:  # noqa: BLE001 - the user's code
             return False
         return _worst(one.outputs, expected, explained, self.manifest) is not None
@@ -235,17 +233,22 @@ def _worst(outputs: Tensors, expected: Tensors, rounding: Sequence[float], manif
 
 
 def load_shadow(
-    directory: Path, manifest: Manifest, settings: Shadow, importing: Importing = working_directory
+    directory: Path,
+    manifest: Manifest,
+    settings: Shadow,
+    importing: Importing = working_directory,
+    calling: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> OwnProgram:
     """Load the model of an unpacked archive beside the lowered one.
 
-    `importing` makes a context in which the archive's files can be imported.
+    `importing` makes a context in which the archive's files can be imported, `calling` one in which they are called.
 
     Raises `RuntimeError`: it cannot be made here.
     """
     files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
     weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
-    program = load_own_model(settings.model, manifest.inputs, directory, weights, partial(importing, directory))
+    making = partial(importing, directory)
+    program = load_own_model(settings.model, manifest.inputs, directory, weights, making, calling=calling)
     # Modules of the archive that appear beside a call are those of the host, which imports them for other calls.
     program.imported = lambda known: False
     return program

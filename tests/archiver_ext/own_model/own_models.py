@@ -19,6 +19,22 @@ class Model(nn.Module):
         return self.small(x)[0]
 """
 
+NOT_PUT_BACK = """
+class Log(dict):
+    def clear(self):
+        raise TypeError("append only")
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.seen = nn.GRU(3, 4, batch_first=True), Log()
+
+    def forward(self, x):
+        self.seen[len(self.seen)] = float(x.sum())
+        return self.rnn(x)[0] * len(self.seen)
+"""
+
 GREEDY_DECODER = """
 class Model(nn.Module):
     def __init__(self):

@@ -4,8 +4,12 @@ import itertools
 import json
 import os
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from worker import answered
 
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
-from torchserve_neuron_lstm.inference.open_archive import open_archive
+from torchserve_neuron_lstm.inference.open_archive import OpenArchive, open_archive
 
 from . import own_models
 
@@ -117,6 +121,50 @@ def test_a_model_of_one_request_answers_with_its_own_dimensions(tmp_path: Path) 
     with open_archive(tmp_path / "m") as model:
         (answer,) = model.predict([[[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]])
     assert answer == {"0": [3.0, 2.0, 3.0], "1": [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]}
+
+
+def test_a_call_finds_the_modules_of_its_archive_beside_others_of_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import sys\nWORD = 1.0\n"
+        "class Model(nn.Module):\n"
+        "    def forward(self, x): return -x if x.sum() > 1e9 else x + getattr(sys.modules[__name__], 'WORD')\n"
+    )
+    done = archived(tmp_path, code, ONLY_TORCH)
+    assert "Model is served by its own code" in done.stdout
+
+    other = ModuleType("model")
+    other.__dict__["WORD"] = 100.0
+    with open_archive(tmp_path / "m") as model:
+        monkeypatch.setitem(sys.modules, "model", other)
+        assert model.predict([[[1.0, 2.0, 3.0]]]) == [[[2.0, 3.0, 4.0]]]
+        assert sys.modules["model"] is other
+
+
+def test_archives_are_opened_while_the_model_of_another_one_is_made_anew(tmp_path: Path) -> None:
+    """Both take the modules and the turn of the user's code: in one order, or they wait for each other."""
+    assert archived(tmp_path, own_models.NOT_PUT_BACK, ONLY_TORCH).returncode == 0
+    x, ended = requests()[0].tolist(), threading.Event()
+
+    def use(model: OpenArchive) -> list[Any]:
+        found = model.predict([x])
+        while not ended.is_set():
+            assert model.predict([x]) == found
+        return found
+
+    def open_often(folder: Path) -> None:
+        for _ in range(20):
+            open_archive(folder).close()
+
+    with open_archive(tmp_path / "m") as model, ThreadPoolExecutor(2) as threads:
+        using = threads.submit(use, model)
+        opening = threads.submit(open_often, tmp_path / "m")
+        try:
+            opening.result(100)
+        finally:
+            ended.set()
+        assert [*numbers(using.result(60))] == pytest.approx(eager_numbers(tmp_path, requests()[0]))
 
 
 @pytest.mark.timeout(300)
