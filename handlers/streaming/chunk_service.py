@@ -28,7 +28,7 @@ from ..formats.raw_request import RawRequest
 from ..formats.request import InferenceRequest, Outputs, SequenceInput
 from ..responses import JSON, Encoded, Outcome, RawResponse, RequestError, invalid
 from ..runtime.loader import ServedModel
-from .fields import SessionFieldValues, find_session_fields, has_body, read_session_fields
+from .fields import SessionFieldValues, find_session_fields, has_body, id_outside_body, read_session_fields
 from .state import LoadedSession, RevisionConflict, SessionKey, SessionSource, SessionUpdate, StateSerializer
 
 _MAX_ATTEMPTS = 8
@@ -113,7 +113,17 @@ class SessionService:
         object.__setattr__(self, "serializer", StateSerializer(self.model.manifest.carried))
 
     def decode(self, request: RawRequest) -> SessionRequest:
-        """Decode one request of a session. Raises `RequestError`: why the request is refused."""
+        """Decode one request of a session.
+
+        Raises `RequestError`: why the request is refused; with its session, if the body need not be read for that.
+        """
+        try:
+            return self._decode(request)
+        except RequestError as error:
+            error.session = error.session or id_outside_body(request, self.names)
+            raise
+
+    def _decode(self, request: RawRequest) -> SessionRequest:
         self.codec.check_size(request, request.written())
         found, rest = find_session_fields(request, self.names, self.codec.is_json)
         try:

@@ -51,6 +51,13 @@ def find_session_fields(
     return found + in_body, rest
 
 
+def id_outside_body(request: RawRequest, names: SessionFields) -> str | None:
+    """Return the session that the headers or the form fields name, whether or not other fields are valid."""
+    wanted = normalize_field_name(names.id)
+    fields = _fields_outside_body(request)
+    return next((str(value) for name, value in fields if value and normalize_field_name(name) == wanted), None)
+
+
 def read_session_fields(found: Sequence[FoundField], names: SessionFields) -> SessionFieldValues:
     """Return the values of the fields that were found.
 

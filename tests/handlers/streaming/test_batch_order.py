@@ -1,5 +1,5 @@
 import pytest
-from session_service import ask, make_service, piece
+from session_service import ID, STEP, ask, make_service, piece
 
 from torchserve_neuron_lstm.config.manifest_values import RequestLimits
 from torchserve_neuron_lstm.handlers.formats import Codec
@@ -61,6 +61,30 @@ def test_a_piece_is_not_applied_in_the_place_of_one_before_it_that_could_not_be_
     assert [answer[0] for answer in answers] == [status, 409, 200, 200]
     assert answers[1][1]["type"] == "ChunkBeforeFailed"
     assert (answers[2][1]["total"], answers[3][1]["total"]) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"[1, 2", {}),
+        (b"[" + b" " * 7_000_000 + b"1]", {}),
+        (b"[2]", {STEP: "x"}),
+        (b'{"ids": [2], "ts_request_sequence_id": "other"}', {}),
+        (b"[2]", {"Content-Encoding": "gzip"}),
+        (b"[2]", {"Inference-Header-Content-Length": "999"}),
+    ],
+)
+def test_a_piece_is_not_applied_in_the_place_of_one_before_it_whose_session_only_a_header_tells(
+    body: bytes, headers: dict[str, str]
+) -> None:
+    service = make_service()
+    ask(service, piece([1], id="a", start="true"))
+
+    bad = RawRequest({"body": body}, {"Content-Type": "application/json", ID: "a", **headers})
+    refused, behind = ask(service, bad, piece([2], id="a"))
+
+    assert refused[0] >= 400
+    assert (behind[0], behind[1]["type"]) == (409, "ChunkBeforeFailed")
 
 
 def test_a_piece_is_not_applied_in_the_place_of_one_before_it_that_failed_unexpectedly(
