@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ..handlers.responses import RequestError
 
-MOST_BYTES = 512 << 20
+_MOST_BYTES = 512 << 20
 
 
 class HeldBody(AbstractContextManager["HeldBody"]):
@@ -21,7 +21,7 @@ class HeldBody(AbstractContextManager["HeldBody"]):
 
     def __init__(self, largest: int) -> None:
         """`largest` is the number of bytes of the model's largest body: one alone always fits."""
-        self._most = max(MOST_BYTES, largest)
+        self._most = max(_MOST_BYTES, largest)
         self._bytes = 0
 
     def __exit__(self, *_: object) -> None:

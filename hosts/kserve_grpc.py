@@ -5,23 +5,23 @@ It imports no KServe, whose messages cannot be in one process with those of anot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from types import SimpleNamespace
 
-from grpc import StatusCode, aio
+import anyio
+from grpc import StatusCode, aio, method_handlers_generic_handler, stream_unary_rpc_method_handler
 
 from .free_port import check_free
 from .grpc.grpc_server import Archives, answer
-from .grpc.methods import METHODS, add_inference_service
-from .held_bodies import MOST_BYTES
+from .grpc.methods import METHODS, SERVICE
 
 _TIMEOUT = "X-Request-Timeout-Ms"
 """The header of REST for a deadline. Metadata have lower case, so a client's own counts beside it."""
 _LONGEST_S = 1e6
 """A deadline that is further away is none."""
-_BATCHES_AT_ONCE = 5
-"""Largest batches of calls at a time. gRPC holds what came of each message, and tells nobody how much that is."""
+_MOST_CALLS = 1000
+_MESSAGE_SECONDS = 30.0
+"""The time in which a call's message must come. gRPC holds what came of it, and tells nobody how much that is."""
 
 
 def inference_server(
@@ -33,11 +33,10 @@ def inference_server(
         ("grpc.max_receive_message_length", most_bytes),
         ("grpc.so_reuseport", int(shares_port)),
     ]
-    largest_batch = max(archive.manifest.grid.batches[-1] for archive in archives.values())
-    most_calls = max(_BATCHES_AT_ONCE * largest_batch, MOST_BYTES // most_bytes)
-    server = aio.server(options=options, interceptors=interceptors, maximum_concurrent_rpcs=most_calls)
-    methods = {method: partial(_respond, method, archives) for method in METHODS}
-    add_inference_service(SimpleNamespace(**methods), server)
+    server = aio.server(options=options, interceptors=interceptors, maximum_concurrent_rpcs=_MOST_CALLS)
+    # Of a stream, which has one message here, the handler is called before the message is there.
+    handlers = {method: stream_unary_rpc_method_handler(partial(_respond, method, archives)) for method in METHODS}
+    server.add_generic_rpc_handlers((method_handlers_generic_handler(SERVICE, handlers),))
     return server
 
 
@@ -65,7 +64,14 @@ class GrpcServer:
             await self._server.stop(grace_seconds)
 
 
-async def _respond(method: str, archives: Archives, content: bytes, context: aio.ServicerContext) -> bytes:
+async def _respond(
+    method: str, archives: Archives, messages: AsyncIterator[bytes], context: aio.ServicerContext
+) -> bytes:
+    try:
+        with anyio.fail_after(_MESSAGE_SECONDS):
+            content = await anext(messages)
+    except (TimeoutError, StopAsyncIteration):
+        await context.abort(StatusCode.DEADLINE_EXCEEDED, f"the message did not come within {_MESSAGE_SECONDS:g} s")
     found = await answer(method, content, [*context.invocation_metadata(), *_deadline(context)], archives)
     del content  # `abort` raises an error whose cycle keeps this frame until garbage is searched for
     if found.code != "OK":

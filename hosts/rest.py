@@ -36,7 +36,8 @@ _FORM_AT_ONCE = 1 << 16
 """Bytes of the largest form for which other requests wait: its parser is Python that looks at each."""
 _MOST_FIELDS = 1000
 _MOST_ESCAPES = 200_000
-"""Escapes (%2C) in a form. Its parser makes an object for each, and an exception for a wrong one."""
+"""Escapes (%2C) and ends of fields in a form. Its parser makes objects for each, and an exception for a wrong one."""
+_COSTLY = (b"%", b"&", b";")
 _LARGE_FORMS = ThreadPoolExecutor(1, "large-forms")
 """The thread that parses large forms, one at a time: each takes many times its size."""
 _MOST_HEADER_BYTES = 1 << 16
@@ -191,7 +192,7 @@ async def _form_request(
     kind, parameters = parse_options_header(request.headers["content-type"])
     if parameters.get(b"charset", b"utf-8").lower() not in _CHARSETS:
         return RawRequest({}, headers)
-    if kind == b"application/x-www-form-urlencoded" and body.count(b"%") > _MOST_ESCAPES:
+    if kind == b"application/x-www-form-urlencoded" and sum(map(body.count, _COSTLY)) > _MOST_ESCAPES:
         return RawRequest({}, headers)
 
     async def receive() -> Message:

@@ -194,11 +194,28 @@ def _read_shape(shape: object, spec: TensorSpec) -> tuple[int, ...]:
 def _read_data(data: list[object], shape: tuple[int, ...], spec: TensorSpec) -> torch.Tensor:
     flat = data
     if data and isinstance(data[0], list):
+        _check_nesting(data, shape, spec)
         flat, found = flatten(data, len(shape), spec)
         if found != shape:
-            raise invalid_input(spec, f"data is nested as {list(found)}, but shape says {list(shape)}")
+            raise _other_nesting(found, shape, spec)
         _check_values(len(flat), shape, spec)
     return tensor_from_numbers(flat, spec).reshape(shape)
+
+
+def _check_nesting(data: list[object], shape: tuple[int, ...], spec: TensorSpec) -> None:
+    """Compare the first list of each depth with the shape, before all lists are looked at."""
+    found, inner = list[int](), data
+    while len(found) < len(shape):
+        found.append(len(inner))
+        if not inner or not isinstance(inner[0], list):
+            break
+        inner = inner[0]
+    if tuple(found) != shape[: len(found)]:
+        raise _other_nesting(found, shape, spec)
+
+
+def _other_nesting(found: Sequence[int], shape: tuple[int, ...], spec: TensorSpec) -> RequestError:
+    return invalid_input(spec, f"data is nested as {list(found)}, but shape says {list(shape)}")
 
 
 def _check_values(found: int, shape: tuple[int, ...], spec: TensorSpec) -> None:

@@ -61,16 +61,16 @@ class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no t
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Return the handler of a call."""
         if self._is_draining and details.method == _READY:
-            return grpc.unary_unary_rpc_method_handler(_not_ready)
+            return grpc.stream_unary_rpc_method_handler(_not_ready)
         given = str(dict(details.invocation_metadata).get("authorization", "")).encode()
         if details.method in _HEALTH or self._authorization is None or hmac.compare_digest(given, self._authorization):
             return await continuation(details)
-        return grpc.unary_unary_rpc_method_handler(_refuse)
+        return grpc.stream_unary_rpc_method_handler(_refuse)
 
 
-async def _not_ready(message: bytes, context: aio.ServicerContext) -> bytes:
+async def _not_ready(messages: object, context: aio.ServicerContext) -> bytes:
     return b""  # a ServerReadyResponse whose `ready` is false
 
 
-async def _refuse(message: bytes, context: aio.ServicerContext) -> None:
+async def _refuse(messages: object, context: aio.ServicerContext) -> None:
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "expected the metadata authorization: Bearer TOKEN")

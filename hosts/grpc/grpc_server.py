@@ -23,6 +23,8 @@ from .messages import GrpcAnswer, message_class, refused
 Archives = Mapping[str, HostedArchive]
 _BESIDE_TENSORS = 1 << 16
 """Bytes of a message beside those that its body over REST has."""
+_FEW_BYTES = 1 << 12
+"""Bytes of a message that is read at once: another thread takes longer."""
 
 
 async def answer(method: str, content: bytes, metadata: Metadata, archives: Archives) -> GrpcAnswer:
@@ -65,8 +67,8 @@ async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> byte
     read = partial(_read_request, content, metadata, archives)
     with HeldBody(len(content)) as held:
         held.add(len(content))
-        # Whoever asks besides does not wait for a large message.
-        (name, version), request = await asyncio.to_thread(read) if len(content) > _BESIDE_TENSORS else read()
+        # Whoever asks besides does not wait for a message that may have many fields.
+        (name, version), request = await asyncio.to_thread(read) if len(content) > _FEW_BYTES else read()
         archive = _find(name, version, archives)  # it may have been replaced, or removed, meanwhile
         return infer_response(await archive.respond(request))
 

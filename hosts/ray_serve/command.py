@@ -28,6 +28,7 @@ from ..ray import app
 
 APPLICATION = "neuron-lstm"
 """The name of the application on Ray."""
+_LEAST_MESSAGE_BYTES = 16 << 20
 _SERVICER = "torchserve_neuron_lstm.hosts.grpc.methods.add_inference_service"
 _CONNECT_S = 10
 _PROXY_READY_S = 30
@@ -78,7 +79,8 @@ def serve_archives(settings: RaySettings, say: Callable[[str], object]) -> None:
         }
     )
     with ExitStack() as stack:
-        stack.enter_context(_connected(settings, say))
+        largest = max(ArchiveReader(Path(path)).manifest().limits.body_bytes for path in paths.values())
+        stack.enter_context(_connected(settings, max(_LEAST_MESSAGE_BYTES, 2 * largest), say))
         stack.enter_context(_serve_started(settings))
         say(f"Loading {', '.join(paths)}.")
         stack.enter_context(_deployed(application))
@@ -99,10 +101,11 @@ def _description(settings: RaySettings, paths: dict[str, str]) -> Iterator[str]:
 
 
 @contextmanager
-def _connected(settings: RaySettings, say: Callable[[str], object]) -> Iterator[None]:
-    """Connect to the Ray that runs, or start one and stop it in the end."""
+def _connected(settings: RaySettings, most_bytes: int, say: Callable[[str], object]) -> Iterator[None]:
+    """Connect to the Ray that runs, or start one, whose gRPC takes so many bytes, and stop it in the end."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", str(_PROXY_READY_S))
+    os.environ.setdefault("RAY_SERVE_GRPC_MAX_MESSAGE_SIZE", str(most_bytes))  # its own limit is 2 GiB
     _check_address(os.environ.get("RAY_ADDRESS", ""))
     at_termination = signal.getsignal(signal.SIGTERM)
     try:

@@ -58,10 +58,9 @@ FILE = FORM.replace(b'"body"', b'"body"; filename="a"')
     ("content", "content_type", "size"),
     [
         (b"body=" + b"%41" * 200_000, "application/x-www-form-urlencoded", 200_000),
-        (b"&" * 1_000_000, "application/x-www-form-urlencoded", None),
         *((one % (b"\r\n" * 1_000_000), TYPE, 2_000_000) for one in (FORM, FILE)),
     ],
-    ids=["escapes", "ampersands", "field", "file"],
+    ids=["escapes", "field", "file"],
 )
 def test_other_requests_are_answered_while_a_large_form_is_parsed(
     content: bytes, content_type: str, size: int | None
@@ -80,7 +79,9 @@ def test_other_requests_are_answered_while_a_large_form_is_parsed(
 
 
 @pytest.mark.parametrize(
-    "content", [b"a=1&" * 100_000, FORM[:-7].replace(b"%b", b"") * 1001 + b"--x--\r\n"], ids=["urlencoded", "multipart"]
+    "content",
+    [b"a=1&" * 100_000, b"a=1" + b"&" * 1_000_000, FORM[:-7].replace(b"%b", b"") * 1001 + b"--x--\r\n"],
+    ids=["urlencoded", "ampersands", "multipart"],
 )
 def test_a_form_with_too_many_fields_is_not_parsed(content: bytes) -> None:
     content_type = "application/x-www-form-urlencoded" if content.startswith(b"a") else TYPE

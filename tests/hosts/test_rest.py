@@ -265,7 +265,7 @@ def whole(body: bytes) -> Request:
 
 def test_bodies_that_are_read_or_wait_fill_a_bounded_memory(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client could send all but the end of many. One body of the largest size fits alone."""
-    monkeypatch.setattr(held_bodies, "MOST_BYTES", 0)
+    monkeypatch.setattr(held_bodies, "_MOST_BYTES", 0)
     large, small = b" " * 6_500_000, b" " * 1_000_000 + b"[1]"
 
     async def ask() -> None:

@@ -118,7 +118,7 @@ def test_a_full_queue_is_unavailable(archive: Path) -> None:
 
 
 def test_messages_that_wait_count_as_bodies_over_rest_do(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_bodies, "MOST_BYTES", len(request().SerializeToString()) * 2)
+    monkeypatch.setattr(held_bodies, "_MOST_BYTES", len(request().SerializeToString()) * 2)
     found = asked(archive, *[("ModelInfer", request())] * 3) + asked(archive, *[("ModelInfer", request())] * 2)
 
     assert [one.code for one in found] == ["OK", "OK", "UNAVAILABLE", "OK", "OK"]

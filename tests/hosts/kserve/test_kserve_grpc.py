@@ -1,6 +1,7 @@
 """The gRPC server of KServe's process hands on what its calls tell beside the message."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.hosts import kserve_grpc
+from torchserve_neuron_lstm.hosts.grpc.methods import SERVICE
 from torchserve_neuron_lstm.hosts.kserve_grpc import GrpcServer
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
@@ -59,9 +61,8 @@ def test_a_calls_deadline_and_metadata_are_headers_of_its_request(tmp_path: Path
     assert NAME not in asked[1].headers
 
 
-def test_no_more_calls_are_taken_at_a_time_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each, a client could send all but the end. Five batches of the largest size fit."""
-    monkeypatch.setattr(kserve_grpc, "MOST_BYTES", 0)
+def test_no_more_calls_are_taken_at_a_time_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kserve_grpc, "_MOST_CALLS", 20)
 
     async def run() -> list[str]:
         answered, taken = asyncio.Event(), asyncio.Semaphore(0)
@@ -91,6 +92,33 @@ def test_no_more_calls_are_taken_at_a_time_than_fit(tmp_path: Path, monkeypatch:
         return codes
 
     assert asyncio.run(run()) == ["RESOURCE_EXHAUSTED", *["UNAVAILABLE"] * 20]
+
+
+def test_a_call_whose_message_does_not_come_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients could hold all calls of a server that way."""
+    monkeypatch.setattr(kserve_grpc, "_MESSAGE_SECONDS", 0.05)
+
+    def ask(port: int) -> tuple[str, str]:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            grpc.channel_ready_future(channel).result(60)
+            method, never = f"/{SERVICE}/ModelInfer", threading.Event()
+            with pytest.raises(grpc.RpcError) as silent:
+                channel.stream_unary(method)(iter(never.wait, True), timeout=60)
+            never.set()
+            with pytest.raises(grpc.RpcError) as empty:
+                channel.stream_unary(method)(iter(()), timeout=60)
+        return str(silent.value.code().name), str(empty.value.code().name)
+
+    async def run() -> tuple[str, str]:
+        (port,) = free_ports(1)
+        server = GrpcServer(port, {"sums": archive_that_answers(Mock(), tmp_path / "sums")}, 1 << 20)
+        serving = asyncio.create_task(server.serve())
+        found = await asyncio.to_thread(ask, port)
+        await server.stop(1)
+        await serving
+        return found
+
+    assert asyncio.run(run()) == ("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED")
 
 
 def test_a_port_of_another_server_is_refused(tmp_path: Path) -> None:
