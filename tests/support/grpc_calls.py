@@ -71,45 +71,8 @@ class Wrong(NamedTuple):
     """A part of its details."""
 
 
-def _frames(shape: Sequence[int], **more: Any) -> dict[str, Any]:
-    return {"name": "frames", "datatype": "FP32", "shape": shape, **more}
-
-
 WRONG = (
     Wrong("an unknown model", {"model_name": "nothing"}, "NOT_FOUND", "ModelNotFoundException", "nothing"),
-    Wrong("an unknown version", {"model_version": "9"}, "NOT_FOUND", "ModelVersionNotFoundException", "9"),
-    Wrong("an unknown input", {"inputs": [_frames([1, 4, 3], name="x")]}, "INVALID_ARGUMENT", "InvalidInput", "'x'"),
-    Wrong("too few bytes", {"inputs": [_frames([1, 5, 3])]}, "INVALID_ARGUMENT", "InvalidInput", "needs 60 bytes"),
-    Wrong(
-        "too long",
-        {"inputs": [_frames([1, 40, 3])], "raw_input_contents": [bytes(480)]},
-        "INVALID_ARGUMENT",
-        "SequenceTooLong",
-        "40",
-    ),
-    Wrong(
-        "not finite",
-        {"raw_input_contents": [np.full((1, 4, 3), np.nan, np.float32).tobytes()]},
-        "INVALID_ARGUMENT",
-        "InvalidInput",
-        "is NaN; `missing: nan` in the YAML",
-    ),
-    Wrong("an unknown output", {"outputs": [{"name": "logits"}]}, "INVALID_ARGUMENT", "InvalidInput", "logits"),
-    Wrong("more contents", {"raw_input_contents": [b"", b""]}, "INVALID_ARGUMENT", "InvalidInput", "expected 1 e"),
-    Wrong(
-        "contents twice",
-        {"inputs": [_frames([1, 4, 3], contents={"fp32_contents": [1.0]})]},
-        "INVALID_ARGUMENT",
-        "InvalidInput",
-        "got both",
-    ),
-    Wrong(
-        "a wrong field",
-        {"inputs": [_frames([1, 1, 3], contents={"fp64_contents": [1, 2, 3]})], "raw_input_contents": []},
-        "INVALID_ARGUMENT",
-        "InvalidInput",
-        "in fp32_contents, got fp64_contents",
-    ),
     Wrong("too late", {"parameters": {"timeout": {"int64_param": 1}}}, "DEADLINE_EXCEEDED", "DeadlineExceeded", "ms"),
     Wrong("too large", {"raw_input_contents": [bytes(7_000_000)]}, "INVALID_ARGUMENT", "BodyTooLarge", "6553500"),
 )
