@@ -40,20 +40,6 @@ class Denoiser(nn.Module):
         y = torch.tanh(self.second(torch.tanh(self.first(x.transpose(1, 2)))))
         return self.gru(y.transpose(1, 2))[0]
 """
-MASKED = """
-class Reader(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gru = nn.GRU(3, 8, batch_first=True)
-        self.score = nn.Linear(8, 1)
-
-    def forward(self, x, pad):
-        y, _ = self.gru(x)
-        if pad.any():
-            y = y * (1 - pad.float()).unsqueeze(2)
-        scores = self.score(y).squeeze(2).masked_fill(pad, -1e9)
-        return (torch.softmax(scores, 1).unsqueeze(2) * y).sum(1)
-"""
 COUNTING = """
 class Counting(nn.Module):
     def __init__(self):
@@ -90,8 +76,8 @@ LENGTHS = (16, 1, 9, 4)
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("onnxruntime", "inductor", "openvino", "eager")]
 
 
-def packaged(folder: Path, backend: str, code: str = SUBSAMPLED, keys: str = "") -> tuple[Path, torch.nn.Module]:
-    done, model = archived(folder, code, BLOCK % backend + keys)
+def packaged(folder: Path, backend: str, code: str = SUBSAMPLED) -> tuple[Path, torch.nn.Module]:
+    done, model = archived(folder, code, BLOCK % backend)
     assert done.returncode == 0, done.stdout
     return folder / "m", model
 
@@ -149,23 +135,13 @@ def assert_answers(
             torch.testing.assert_close(torch.tensor(json.loads(response.body)), alone(x), atol=1e-5, rtol=1e-5)
 
 
-def assert_served(folder: Path, alone: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
-    assert_answers(answered(folder, [x.tolist() for x in requests]), requests, alone)
-
-
-@pytest.mark.ci
-def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
-    folder, model = packaged(tmp_path, "native", MASKED, "mask: {name: pad, true_for: padding}\n")
-    assert_served(folder, lambda x: model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0])
-
-
 @pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["native", pytest.param("inductor", marks=pytest.mark.long)])
 def test_a_cell_of_ones_own_is_served(backend: str, tmp_path: Path) -> None:
     folder, model = packaged(tmp_path, backend, OWN_CELL)
-    assert_served(folder, lambda x: model(x[None])[0])
+    requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
+    assert_answers(answered(folder, [x.tolist() for x in requests]), requests, lambda x: model(x[None])[0])
 
 
 @pytest.mark.long

@@ -172,7 +172,7 @@ def packed_by_numbers(m: Masked, x: Tensor, mask: Tensor) -> Any:
 
 
 def only_if_padded(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    if mask.data.sum() == 0:
+    if mask.data.sum() == 0 and not mask.any():
         return m.gru(x)[0]
     lengths = mask.eq(0).long().sum(1)
     order = torch.argsort(lengths, descending=True)
