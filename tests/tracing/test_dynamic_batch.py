@@ -15,9 +15,11 @@ from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.backends.signature import Signature, TensorType
 from torchserve_neuron_lstm.tracing.row_batches import run_in_batches
 
+ENGINES = ("eager", "native", "openvino", "onnxruntime", pytest.param("inductor", marks=pytest.mark.long))
+
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
+@pytest.mark.parametrize("backend", ENGINES)
 @pytest.mark.parametrize("traced_rows", [1, 3])
 def test_any_batch_is_the_model_itself(backend: str, traced_rows: int) -> None:
     torch.manual_seed(0)

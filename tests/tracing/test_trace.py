@@ -19,22 +19,6 @@ from torchserve_neuron_lstm.tracing import engines as engine_choice
 from torchserve_neuron_lstm.tracing.engines import select_engines
 from torchserve_neuron_lstm.tracing.options import TraceOptions
 
-ENGINES = ("eager", "native", "onnxruntime", "openvino", pytest.param("inductor", marks=pytest.mark.long))
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("backend", ENGINES)
-def test_packed_sequences_keep_their_own_lengths(backend: str) -> None:
-    torch.manual_seed(0)
-    model = PackedTagger()
-    traced = tracing.trace(model, (torch.rand(3, 6, 4), torch.tensor([6, 1, 2])), backend=backend)
-    x, lengths = torch.rand(3, 6, 4), torch.tensor([2, 5, 6])
-
-    answer = traced(x, lengths)
-
-    with torch.no_grad():
-        torch.testing.assert_close(answer, model.eval()(x, lengths), rtol=1e-5, atol=1e-5)
-
 
 @pytest.mark.ci
 def test_one_process_compiles_the_recurrent_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
