@@ -123,15 +123,6 @@ def test_an_archive_says_what_is_in_it(capsys: Capture, project: Project, archiv
     assert json.loads(printed(capsys, "inspect", name, "--json"))["backend"] == "eager"
 
 
-@pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
-def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: Project, archive_format: str) -> None:
-    done = project.archive("--archive-format", archive_format, "--export-path", ".", handler="image_classifier")
-    assert done.returncode == 0
-    name = {"default": "tiny.mar", "tgz": "tiny.tar.gz", "no-archive": "tiny"}[archive_format]
-
-    assert "not packaged with --handler neuron_lstm" in refusal(capsys, "inspect", name)
-
-
 def run_into(output: int, *arguments: str, **environment: str) -> tuple[int, bytes, bytes]:
     """The exit code of a command whose standard output is a descriptor, and what it wrote."""
     command = [sys.executable, "-m", cli.__name__, *arguments]

@@ -54,6 +54,7 @@ def test_a_file_that_is_no_archive_of_ours_is_refused(tmp_path: Path) -> None:
     with tarfile.open(cut, "w:gz") as file:
         file.add(text, "sums/text")
         file.add(__file__, "sums/more")
+    whole = Path(shutil.copy(cut, tmp_path / "whole.tar.gz"))
     cut.write_bytes(cut.read_bytes()[:-40])
     with zipfile.ZipFile(other, "w") as file_of_other:
         file_of_other.writestr("MAR-INF/MANIFEST.json", "{}")
@@ -71,11 +72,14 @@ def test_a_file_that_is_no_archive_of_ours_is_refused(tmp_path: Path) -> None:
         both: "is damaged: a file and a folder have the same name",
         **dict.fromkeys((cut, deep), "is damaged"),
         beginning: "is damaged: its end is missing",
-        other: "has no variants.json: it was not packaged with --handler neuron_lstm",
+        **dict.fromkeys((other, whole), "has no variants.json: it was not packaged with --handler neuron_lstm"),
     }
     for path, said in expected.items():
         with pytest.raises(ArchiveError, match=said), ArchiveReader(path).unpacked():
             pass
+    for path in (other, whole):
+        with pytest.raises(ArchiveError, match=expected[path]):
+            ArchiveReader(path).manifest_json()
 
 
 @pytest.mark.parametrize("name", ["../outside", "a/" * 101 + "a"], ids=["outside", "deep"])
