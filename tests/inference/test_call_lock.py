@@ -5,12 +5,10 @@ import os
 import subprocess
 import sys
 import threading
-import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forks import in_fork
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm import open_archive
@@ -18,7 +16,6 @@ from torchserve_neuron_lstm.inference.errors import ArchiveError
 from torchserve_neuron_lstm.inference.open_archive import OpenArchive
 
 SEQUENCES = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
-SECONDS = 20
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -26,29 +23,6 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return make_archive(tmp_path / "tiny")
-
-
-def in_fork(run: Callable[[], object]) -> bool:
-    """Whether `run` succeeds in a fork of this process; one that hangs is killed."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            run()
-            code = 0
-        except Exception:  # noqa: BLE001 - the fork must end here
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status == 0
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return False
 
 
 def expect(model: OpenArchive, answers: list[object]) -> None:

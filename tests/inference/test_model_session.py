@@ -1,6 +1,5 @@
 """Sessions in the user's own process: chunks continue each other, here and over a restart."""
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from archiving import Source, archived, write_source
+from forks import forked
 from served_models import SCORER, scoring
 from tiny_archive import make_archive
 
@@ -146,18 +146,16 @@ def test_a_fork_and_its_parent_send_chunks_by_connections_of_their_own(archive: 
     with open_archive(archive, threads=1) as model:
         inherited, own = model.session(), model.session()
         inherited.send(frames)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                for _ in range(20):
-                    inherited.send(frames)
-                code = 0 if inherited.step == 63 else 2
-            finally:
-                os._exit(code)
+
+        def send() -> None:
+            for _ in range(20):
+                inherited.send(frames)
+            assert inherited.step == 63
+
+        has_sent = forked(send)
         for _ in range(20):
             own.send(frames)
-        assert os.waitpid(child, 0)[1] == 0
+        assert has_sent()
         assert own.step == 60
         if archive.stem == "disk":
             resumed = model.session(inherited.id, resume=True)

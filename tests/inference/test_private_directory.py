@@ -1,6 +1,5 @@
 import errno
 import fcntl
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from forks import in_fork
 
 from torchserve_neuron_lstm.inference.private_directory import private_directory
 
@@ -117,11 +117,7 @@ def test_a_file_system_without_locks_will_do(tmp_path: Path, monkeypatch: pytest
 def test_a_fork_leaves_the_directory_to_its_parent(tmp_path: Path) -> None:
     with ExitStack() as stack:
         directory = stack.enter_context(private_directory(tmp_path))
-        child = os.fork()
-        if child == 0:
-            stack.close()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        assert in_fork(stack.close)
         assert directory.is_dir()
 
     assert [*tmp_path.iterdir()] == []
