@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from input_configs import one_input
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.backends.cuda.capturable import capture_refusal
@@ -19,9 +18,9 @@ from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
+from .test_indexing_rules import CONFIG, LENGTHS, half
+
 pytestmark = pytest.mark.xdist_group("orders")  # each model is lowered once, for all engines
-CONFIG = one_input("[batch, time, 3]", length="[4, 64]")
-LENGTHS = (64, 40, 33, 9, 5, 3, 2, 1)
 INFINITY = float("inf")
 ONNX = ("onnxruntime", "openvino")
 
@@ -33,10 +32,6 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(torch.relu(x) + 0.5 * x)
-
-
-def half(x: Tensor) -> int:
-    return max(1, x.size(1) // 2)
 
 
 VALUES: dict[str, Callable[[Tensor], Tensor]] = {
