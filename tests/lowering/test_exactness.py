@@ -4,7 +4,7 @@ import pytest
 import torch
 from input_configs import config_of
 from model_cases import CASES, Case, cases, lowered
-from ragged import GARBAGE, alone, padded, part_of, ragged
+from ragged import beside_alone
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
@@ -23,22 +23,11 @@ def program_of(name: str) -> LoweredModel:
 @pytest.mark.parametrize("case", cases(few=True))
 def test_a_program_answers_as_the_model_alone(case: Case) -> None:
     made = lowered(case)
-    model, config, program = made.model, made.config, made.program
-    run = program.exported.module()
-    for seed, some in enumerate(RAGGED):
-        lengths = some if any(spec.batch_dim is not None for spec in program.inputs) else some[:1]
-        requests = ragged(program.inputs, lengths, seed)
-        for garbage in GARBAGE:
-            batch = [padded(requests, spec, i, 16, garbage) for i, spec in enumerate(program.inputs)]
-            with torch.no_grad():
-                outputs = run(*batch, torch.tensor(lengths)) if program.takes_lengths else run(*batch)
-            for row, length in enumerate(lengths):
-                expected = alone(model, config, requests.items[row], length)
-                assert len(expected) == len(program.outputs)
-                for output, spec, reference in zip(outputs, program.outputs, expected, strict=True):
-                    ours = part_of(output, spec, row, length)
-                    assert ours.shape == reference.shape
-                    assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, row, garbage)
+    has_batch = any(spec.batch_dim is not None for spec in made.program.inputs)
+    batches = [lengths if has_batch else lengths[:1] for lengths in RAGGED]
+    for ours, own, told in beside_alone(made.model, made.config, made.program, batches):
+        assert ours.shape == own.shape
+        assert torch.allclose(ours, own, TOLERANCE, TOLERANCE), told
 
 
 @pytest.mark.ci

@@ -1,6 +1,6 @@
 """Random requests of every length, and the model's answer to each of them alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -101,18 +101,28 @@ def assert_answers_alone(
     garbage: Sequence[float] = GARBAGE,
 ) -> None:
     """Check batches of these lengths, with garbage in the padding, against each request alone."""
+    for ours, expected, told in beside_alone(model, config, program, batches, garbage):
+        assert ours.numel() == expected.numel(), told
+        assert torch.allclose(ours.reshape(expected.shape), expected, 1e-5, 1e-5), told
+
+
+def beside_alone(
+    model: nn.Module,
+    config: ServingConfig,
+    program: LoweredModel,
+    batches: Sequence[Sequence[int]],
+    garbage: Sequence[float] = GARBAGE,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
+    """Yield each output of each request in these batches, beside the model's own, and tell which it is."""
     run, longest = program.exported.module(), config.grid.lengths[-1]
     for seed, batch in enumerate(batches):
         requests = ragged(program.inputs, batch, seed)
         for value in garbage:
             tensors = [padded(requests, spec, i, longest, value) for i, spec in enumerate(program.inputs)]
             with torch.no_grad():
-                outputs = run(*tensors, torch.tensor(batch))
+                outputs = run(*tensors, torch.tensor(batch)) if program.takes_lengths else run(*tensors)
             for row, length in enumerate(batch):
                 own = alone(model, config, requests.items[row], length)
                 for output, spec, expected in zip(outputs, program.outputs, own, strict=True):
-                    ours = part_of(output, spec, row, length)
-                    assert ours.numel() == expected.numel(), (spec.name, length)
-                    assert torch.allclose(ours.reshape(expected.shape), expected, 1e-5, 1e-5), (
-                        f"{spec.name} of {length} timesteps in {batch}, {value} in the padding"
-                    )
+                    told = f"{spec.name} of {length} timesteps in {batch}, {value} in the padding"
+                    yield part_of(output, spec, row, length), expected, told
