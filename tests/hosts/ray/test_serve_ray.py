@@ -187,7 +187,7 @@ class SlowServe:
 
 
 def test_a_serve_whose_proxy_starts_too_slowly_is_told(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_ray, "_connected", lambda _settings, _say: nullcontext())
+    monkeypatch.setattr(serve_ray, "_connected", lambda *_: nullcontext())
     monkeypatch.setattr(serve_ray, "_started_here", lambda: False)
     monkeypatch.setattr(serve_ray, "serve", SlowServe())
 
