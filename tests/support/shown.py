@@ -1,11 +1,24 @@
-"""Sections, blocks of code and commands of a page of the documentation."""
+"""Pages of the documentation, and their sections, tables, blocks of code and commands."""
 
 import re
 import shlex
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def section(markdown: str, title: str) -> str:
     return markdown.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def table(markdown: str, heading: str) -> list[list[str]]:
+    """The cells of each row of the table whose first line begins with this text."""
+    lines = markdown[markdown.index(heading) :].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def blocks(markdown: str, language: str = r"\w+") -> list[str]:
