@@ -58,7 +58,7 @@ class CsvFormat(RequestFormat):
     """One sequence as text/csv."""
 
     name = "CSV"
-    parses_json = False
+    reads = "body"
 
     def matches(self, value):
         return value.content_type == "text/csv"

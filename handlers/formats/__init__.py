@@ -83,7 +83,15 @@ class Codec:
 
     @cached_property
     def _body_formats(self) -> tuple[RequestFormat, ...]:
-        return tuple(one for one in self.formats if not one.parses_json)
+        return tuple(one for one in self.formats if one.reads == "body")
+
+    @cached_property
+    def _object_formats(self) -> tuple[RequestFormat, ...]:
+        return tuple(one for one in self.formats if one.reads != "body")
+
+    @cached_property
+    def _value_formats(self) -> tuple[RequestFormat, ...]:
+        return tuple(one for one in self.formats if one.reads == "value")
 
     def is_json(self, body: Body) -> bool:
         """Whether the body is parsed as JSON."""
@@ -112,7 +120,7 @@ class Codec:
         Raises `RequestError`: why the request is refused.
         """
         value = request.written()
-        one = next((one for one in self.formats if one.parses_json and one.matches(value)), None)
+        one = next((one for one in self._object_formats if isinstance(value, dict) and one.matches(value)), None)
         try:
             return None if one is None else one.decode_end(value)
         except RequestError as error:
@@ -171,8 +179,8 @@ class Codec:
 
     def _decode_value(self, value: object) -> InferenceRequest:
         try:
-            for one in self.formats:
-                if one.parses_json and one.matches(value):
+            for one in self._object_formats if isinstance(value, dict) else self._value_formats:
+                if one.matches(value):
                     return one.decode(value)
         except RequestError as error:
             self.add_keys(error, value)

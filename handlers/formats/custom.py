@@ -67,7 +67,7 @@ class CustomFormat(RequestFormat):
     """One sequence, decoded and encoded by the user's class."""
 
     name: ClassVar[str] = "CODEC"
-    parses_json: ClassVar[bool] = False
+    reads = "body"
     user: UserCodec
 
     @property

@@ -137,6 +137,7 @@ class V1Format(PlainFormat):
     """KServe V1: `instances`, answered by `predictions`."""
 
     name: ClassVar[str] = "V1"
+    reads = "object"
 
     def matches(self, value: object) -> bool:
         """Whether the value is an object with `instances`, where no input has that name."""

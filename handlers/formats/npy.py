@@ -12,7 +12,7 @@ import re
 import sys
 from array import array
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -52,7 +52,7 @@ class _Header(NamedTuple):
 class NpyFormat(PlainFormat):
     """A .npy file: one sequence of a model of one input, answered as plain JSON."""
 
-    parses_json: ClassVar[bool] = False
+    reads = "body"
 
     def matches(self, value: object) -> bool:
         """Whether the body says that it is a .npy file, or says nothing (gRPC) and begins like one."""

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 
@@ -62,12 +62,13 @@ class InferenceRequest(NamedTuple):
 class RequestFormat(ABC):
     """A format of requests and of their responses.
 
-    `matches` and `decode` take a body's JSON value where `parses_json` is set, and else the `Body` itself.
+    `matches` and `decode` take what the format `reads`.
     """
 
     name: ClassVar[str]
     """The format's name in the digest of a session's request: it must not change."""
-    parses_json: ClassVar[bool] = True
+    reads: ClassVar[Literal["body", "object", "value"]] = "value"
+    """Either the `Body` itself, or its JSON: an object, or any value."""
     response_types: ClassVar[tuple[str, ...]] = ()
     """The media types that the Accept header chooses from; empty: the header is ignored."""
     context: FormatContext

@@ -32,6 +32,7 @@ class V2Format(RequestFormat):
     """V2: one entry of `inputs` for each input and sequence, or one for each input of a batch."""
 
     name: ClassVar[str] = "V2"
+    reads = "object"
     response_types: ClassVar[tuple[str, ...]] = (JSON,)
 
     def matches(self, value: object) -> bool:
