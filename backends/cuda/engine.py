@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...bucketing.shapes import Bucket, BucketGrid
+from ...bucketing.shapes import Bucket
 from ...config.json_codec import write_json
 from ..cores import set_torch_threads
 from ..interface import (
@@ -33,7 +33,7 @@ from ..module_program import ModuleProgram
 from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_program_file, read_signature, signature_of, write_signature
 from ..versions import LOWEST_TORCH_REQUIREMENT, emulation_enabled
-from .graph_program import GraphProgram, Module, WarmShape, bytes_together
+from .graph_program import GraphProgram, Module, WarmShape
 from .kernels.interface import KernelError, RecurrenceKernel
 from .recurrences import DerivedWeights, DeviceRecurrences, Flatten
 from .torch_device import OutOfMemory, TorchDevice, gpu_index, gpu_missing, gpu_name
@@ -116,8 +116,8 @@ class Cuda(Backend):
 
         Without a GPU, if emulation is enabled, the same source runs on the CPU.
 
-        Raises `LoadError`: there is no such GPU, or its memory does not suffice; the message says for what, and what
-        would fit. Or this torch lacks an operator, or the weights do not match.
+        Raises `LoadError`: there is no such GPU, or its memory does not suffice; the message says for what.
+        Or this torch lacks an operator, or the weights do not match.
         """
         if self.simulation() is not None:
             return {key: _on_cpu(directory, weights) for key, directory in programs.items()}
@@ -174,83 +174,26 @@ def _capture_all(device: TorchDevice, loaded: Mapping[Key, GraphProgram], rehear
     """
     with device.current():
         free = device.free_bytes()
-    fitting: dict[Bucket, int] = {}
     failing: list[Bucket] = []
     warm: list[tuple[Bucket, list[tuple[GraphProgram, WarmShape]]]] = []
-    for rehearsal in sorted(rehearsals, key=lambda one: _area(one.bucket), reverse=True):
+    for rehearsal in sorted(rehearsals, key=lambda one: one.bucket.batch * one.bucket.length, reverse=True):
         try:
             warm.append((rehearsal.bucket, _rehearse(rehearsal, loaded)))
         except OutOfMemory:  # noqa: PERF203 - a run takes far longer
             failing.append(rehearsal.bucket)
     for bucket, called in warm:
-        fitting[bucket] = max(bytes_together(shape for _, shape in called), fitting.get(bucket, 0))
         try:
             for program, shape in called:
                 program.capture(shape)
         except OutOfMemory:
             failing.append(bucket)
     if failing:
-        left = {bucket: taken for bucket, taken in fitting.items() if bucket not in failing}
-        raise LoadError(memory_message(left, list(dict.fromkeys(failing)), free, device.name))
-
-
-def memory_message(fitting: Mapping[Bucket, int], failing: Sequence[Bucket], free: int, device: str) -> str:
-    """Name the buckets that do not fit, what each takes, and the grid that would fit.
-
-    `fitting` are the bytes of each bucket that fits, `free` those after loading the weights, before the first graph.
-
-    >>> fitting = {Bucket(1, 64): 2**20, Bucket(8, 64): 2**23}
-    >>> print(memory_message(fitting, [Bucket(32, 64)], 2**24, "GPU"))
-    the graphs of these buckets do not fit into the memory of GPU (16 MiB free after loading the weights): 32 x 64
-    takes about 32 MiB. The grid that would fit is buckets: {batch: [1, 8], length: [64]}; or leave more memory
-    free: fewer workers on this GPU, no other process on it
-    """
-    named = ", ".join(f"{one.batch} x {one.length} takes {_taken(one, fitting, free)}" for one in failing)
-    grid = fitting_grid([*fitting])
-    advice = (
-        "No bucket of this grid fits: serve smaller ones"
-        if grid is None
-        else f"The grid that would fit is buckets: {{batch: {list(grid.batches)}, length: {list(grid.lengths)}}}"
-    )
-    return (
-        f"the graphs of these buckets do not fit into the memory of {device} ({_size(free)} free after loading the "
-        f"weights): {named}. {advice}; or leave more memory free: fewer workers on this GPU, no other process on it"
-    )
-
-
-def fitting_grid(fitting: Sequence[Bucket]) -> BucketGrid | None:
-    """Return a grid of fitting buckets: all lengths that fit, and the batch sizes that fit with each.
-
-    Longer sequences come before larger batches, because a batch can be divided.
-
-    >>> fitting_grid([Bucket(1, 8), Bucket(4, 8), Bucket(1, 64)])
-    BucketGrid(batches=(1,), lengths=(8, 64))
-    >>> fitting_grid([]) is None
-    True
-    """
-    if not fitting:
-        return None
-    lengths = tuple(sorted({bucket.length for bucket in fitting}))
-    least = min(bucket.batch for bucket in fitting)
-    kept = tuple(length for length in lengths if Bucket(least, length) in fitting)
-    batches = sorted({bucket.batch for bucket in fitting})
-    return BucketGrid(tuple(rows for rows in batches if all(Bucket(rows, length) in fitting for length in kept)), kept)
-
-
-def _taken(bucket: Bucket, fitting: Mapping[Bucket, int], free: int) -> str:
-    """Bytes of a bucket that does not fit, in proportion to the largest one that does."""
-    if not fitting:
-        return f"more than {_size(free)}"
-    known = max(fitting, key=_area)
-    return f"about {_size(fitting[known] * _area(bucket) // _area(known))}"
-
-
-def _area(bucket: Bucket) -> int:
-    return bucket.batch * bucket.length
-
-
-def _size(nbytes: int) -> str:
-    return f"{round(nbytes / 2**20)} MiB" if nbytes >= 2**20 else f"{nbytes} bytes"
+        named = ", ".join(f"{bucket.batch} x {bucket.length}" for bucket in dict.fromkeys(failing))
+        raise LoadError(
+            f"the graphs of these buckets do not fit into the memory of {device.name} ({free >> 20} MiB free after "
+            f"loading the weights): {named}. Serve smaller buckets; or leave more memory free: fewer workers on this "
+            f"GPU, no other process on it"
+        )
 
 
 def _rehearse(rehearsal: Rehearsal[Key], loaded: Mapping[Key, GraphProgram]) -> list[tuple[GraphProgram, WarmShape]]:

@@ -6,7 +6,7 @@ inputs or all outputs, through pinned memory. In a chain of chunks the carried v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from threading import Lock
@@ -69,21 +69,12 @@ def layout_of(tensors: Sequence[torch.Tensor]) -> BufferLayout:
 
 @dataclass(frozen=True)
 class WarmShape:
-    """A program that has run in one shape, and that can be captured in it, with the memory that its graph uses."""
+    """A program that has run in one shape, and that can be captured in it."""
 
     inputs: BufferLayout
     input_buffer: torch.Tensor
     outputs: BufferLayout
     output_buffer: torch.Tensor
-    values: int
-    """The most bytes that its values take while it runs, beside inputs and outputs."""
-
-
-def bytes_together(shapes: Iterable[WarmShape]) -> int:
-    """Return the memory of programs that run one after the other: only that of their values is shared."""
-    known = list(shapes)
-    buffers = sum(shape.inputs.nbytes + shape.outputs.nbytes for shape in known)
-    return buffers + max((shape.values for shape in known), default=0)
 
 
 _Graph = tuple[WarmShape, Callable[[], None]]
@@ -198,7 +189,7 @@ class GraphProgram:
         input_buffer = device.allocate(layout.nbytes)
         self._copy_inputs(layout, input_buffer, inputs)
         arguments = layout.views(input_buffer)
-        values, most = device.warm_up(lambda: list(self._module(*arguments)))
+        values = device.warm_up(lambda: list(self._module(*arguments)))
         outputs = layout_of(values)
         output_buffer = device.allocate(outputs.nbytes)
         for result, value in zip(outputs.views(output_buffer), values):
@@ -206,7 +197,7 @@ class GraphProgram:
         del values  # no value of the warm-up may stay in memory while a graph is recorded
         fetched = self._fetch(outputs, output_buffer)
         device.synchronize()
-        return WarmShape(layout, input_buffer, outputs, output_buffer, most), outputs.views(fetched)
+        return WarmShape(layout, input_buffer, outputs, output_buffer), outputs.views(fetched)
 
     def _capture(self, shape: WarmShape) -> _Graph:
         arguments, results = shape.inputs.views(shape.input_buffer), shape.outputs.views(shape.output_buffer)

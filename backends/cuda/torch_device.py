@@ -147,20 +147,17 @@ class TorchDevice:
         """Enqueue a copy between tensors of the GPU or pinned memory; neither may change before it."""
         target.copy_(source, non_blocking=True)
 
-    def warm_up(self, body: Callable[[], Result]) -> tuple[Result, int]:
-        """Run a function some times before its capture, and wait; returns the result and the bytes of the last run.
+    def warm_up(self, body: Callable[[], Result]) -> Result:
+        """Run a function some times before its capture, and wait; returns the result.
 
         Raises `OutOfMemory`: its values do not fit.
         """
         with _memory_errors(), _without_tf32():
             for _ in range(_WARM_UPS - 1):
                 body()
-            # Weights that the first run derives stay: they are no memory of the shape.
-            before = torch.cuda.memory_allocated(self.torch_device)
-            torch.cuda.reset_peak_memory_stats(self.torch_device)
             result = body()
             self.stream.synchronize()
-            return result, torch.cuda.max_memory_allocated(self.torch_device) - before
+            return result
 
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
         """Record the work of a function as a graph in the pool of this device; returns the graph's launch.

@@ -109,7 +109,7 @@ def test_a_bucket_that_does_not_fit_is_told_and_leaves_no_memory(tmp_path: Path)
             calls = [rehearsal("sequence", one) for one in buckets]
             given = TorchDevice(0), {"sequence": tmp_path}, weights_of(program), calls
             if large in buckets:
-                with pytest.raises(LoadError, match=r"32768 x 512 takes about .*batch: \[1\], length: \[4\]"):
+                with pytest.raises(LoadError, match=r": 32768 x 512\. Serve smaller buckets"):
                     load_on_device(*given)
             else:
                 run = load_on_device(*given)["sequence"]

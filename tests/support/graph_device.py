@@ -148,7 +148,7 @@ class GraphDevice(TorchDevice):
         self.to_host += storage_ptr(target) in self._pinned
         self._queue.append(lambda: target.copy_(source))
 
-    def warm_up(self, body: Callable[[], Result]) -> tuple[Result, int]:
+    def warm_up(self, body: Callable[[], Result]) -> Result:
         self._check_current()
         self.synchronize()
         with _Rules(self, beside=self.pool) as rules:
@@ -159,7 +159,7 @@ class GraphDevice(TorchDevice):
                 raise
             for tensor in rules.living():  # what was derived from weights stays
                 self._keep(tensor)
-        return result, rules.nbytes
+        return result
 
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
         self._check_current()
