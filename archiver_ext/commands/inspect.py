@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...inference.errors import ArchiveError, NamelessArchiveError
@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ...bucketing.cost import CostModel
-    from ...bucketing.planner import Planner
     from ...bucketing.shapes import Bucket, TensorSpec
     from ...config.manifest import Manifest
     from ...inference.reader import ArchiveReader
-
-_MOST_ROWS = 4096
-"""Rows of a batch up to which costs are computed: planning takes memory for each, and a manifest may name billions."""
 
 
 def add_to(commands: Commands) -> None:
@@ -35,9 +30,7 @@ def add_to(commands: Commands) -> None:
     )
     add_archive(command)
     command.add_argument(
-        "--json",
-        action="store_true",
-        help="print the manifest, with step_times if there are sessions and on_cpu if operators run on the CPU",
+        "--json", action="store_true", help="print the manifest, with on_cpu if operators run on the CPU"
     )
     command.set_defaults(run=_inspect)
 
@@ -54,18 +47,17 @@ def _inspect(options: argparse.Namespace) -> None:
             raise
         sys.stdout.write(_shown(text))  # that of another version too
         return
-    times, on_cpu = step_times(manifest), cpu_operators(manifest, reader)
-    added = {**({"step_times": times} if times else {}), **({"on_cpu": on_cpu} if on_cpu else {})}
-    if options.json and not added:
+    on_cpu = cpu_operators(manifest, reader)
+    if options.json and not on_cpu:
         sys.stdout.write(_shown(text))
         return
     called = _called(reader)
 
     def print_all(console: Console) -> None:
         print_lines(console, f"model       {called}")
-        print_manifest(manifest, console, times, on_cpu)
+        print_manifest(manifest, console, on_cpu)
 
-    show(options, lambda: {**json.loads(text), **added}, print_all)
+    show(options, lambda: {**json.loads(text), "on_cpu": on_cpu}, print_all)
 
 
 def _shown(text: str) -> str:
@@ -84,52 +76,11 @@ def _called(reader: ArchiveReader) -> str:
     return f"{name}, version {version}" if version else name
 
 
-def step_times(manifest: Manifest) -> list[dict[str, float]]:
-    """Compute the planned cost of a session's next timestep, for each batch size of the grid.
-
-    `step_ms` are of the next timestep of several sessions in one batch, `whole_ms` of as many whole sequences. They are
-    milliseconds of the programs' calls as they are planned, measured or interpolated, without the work around them. An
-    engine with fixed shapes computes a timestep in its smallest bucket. The list is empty without sessions, and with
-    batches of more than 4,096 rows.
-    """
-    if manifest.streaming is None or manifest.grid.batches[-1] > _MOST_ROWS:
-        return []
-    from ...handlers.runtime.loader import measured_cost, planner_from_manifest
-
-    planner, heads = planner_from_manifest(manifest), measured_cost(manifest, "head")
-    longest = manifest.grid.lengths[-1]
-    return [
-        {
-            "sessions": rows,
-            "step_ms": _planned_ms(planner, [1] * rows, heads),
-            "whole_timesteps": longest,
-            "whole_ms": _planned_ms(planner, [longest] * rows, heads),
-        }
-        for rows in manifest.grid.batches
-    ]
-
-
-def _planned_ms(planner: Planner, lengths: Sequence[int], heads: CostModel | None) -> float:
-    plan = planner.plan(lengths)
-    finishing = 0.0 if heads is None else sum(heads.of(run.bucket) for run in plan.heads)
-    return plan.milliseconds(planner.cost) + finishing
-
-
-def print_manifest(
-    manifest: Manifest, console: Console, times: Sequence[Mapping[str, float]] = (), on_cpu: Sequence[str] = ()
-) -> None:
-    """Print the manifest of an archive for people.
-
-    Then the cost of a session's next timestep, and the operators that run on the CPU.
-    """
+def print_manifest(manifest: Manifest, console: Console, on_cpu: Sequence[str] = ()) -> None:
+    """Print the manifest of an archive, and the operators that run on the CPU, for people."""
     remarks = cost_lines(manifest.backend, manifest.measurement, on_cpu)
     print_lines(console, *map(one_line, _facts(manifest)), *remarks, *busy_line(manifest.measurement))
     console.print(_table_of_programs(manifest))
-    if times:
-        table = make_table("sessions", numbers=("1 timestep, ms", f"{times[0]['whole_timesteps']} timesteps, ms"))
-        for time in times:
-            table.add_row(str(time["sessions"]), f"{time['step_ms']:.3f}", f"{time['whole_ms']:.3f}")
-        console.print(table)
 
 
 def _table_of_programs(manifest: Manifest) -> Table:
