@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from ...config.file_errors import describe_file_error
 from ...inference.errors import ArchiveError
 from ...inference.private_directory import private_directory
 from ..errors import PackagingError
@@ -76,18 +75,17 @@ _RENAME_EXCHANGE = 2
 def replace_atomically(finished: Path, destination: Path) -> None:
     """Move a file or a folder to a path where another may be, in the same file system.
 
-    It is on the disk before: after a loss of power, one of both is there. An old folder is deleted, or at `finished`.
+    It is on the disk before: after a loss of power, one of both is there. An old folder is at `finished` then.
 
-    Raises `OSError`: it cannot be moved; the old one is in its place.
-    Raises `PackagingError`: it cannot be moved, and the old one cannot be put back; the message says where it is.
+    Raises `OSError`, or `PackagingError` if the file system cannot exchange folders: the old one is in its place.
     """
     for path in finished.rglob("*") if finished.is_dir() else [finished]:
         if path.is_file() and not path.is_symlink():
             _write_to_disk(path)
-    if not (finished.is_dir() and destination.exists()):
+    if finished.is_dir() and destination.exists():
+        exchange(finished, destination)
+    else:
         os.replace(finished, destination)  # noqa: PTH105 - Path.replace does the same, without saying that it is one step
-    elif not exchange(finished, destination):
-        _replace_folder(finished, destination)
     try:
         _write_to_disk(destination.parent)
     except OSError as error:
@@ -102,49 +100,19 @@ def _write_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths of one file system in one step: renameat2(2). False: the system cannot.
+def exchange(one: Path, other: Path) -> None:
+    """Exchange two paths of one file system in one step: renameat2(2).
 
-    Raises `OSError`: both are where they were.
+    Raises `OSError`, or `PackagingError` if the system cannot exchange paths: both are where they were.
     """
-    library = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(library, "renameat2"):
-        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     paths = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
-    if library.renameat2(*paths, _RENAME_EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.ENOSYS, errno.EINVAL):  # this kernel or file system cannot exchange two paths
-        return False
-    raise OSError(number, os.strerror(number), str(other))
-
-
-def _replace_folder(finished: Path, destination: Path) -> None:
-    # A folder cannot be moved over another, so the old one is moved aside first, and back if the move fails.
-    aside = Path(tempfile.mkdtemp(prefix=".neuron-lstm-", dir=destination.parent)) / "previous"
-    try:
-        destination.rename(aside)
-        finished.rename(destination)
-    except BaseException:  # also a signal
-        if not destination.exists():
-            _put_back(aside, destination)
-        shutil.rmtree(aside.parent, ignore_errors=True)
-        raise
-    shutil.rmtree(aside.parent, ignore_errors=True)
-    if aside.parent.exists():
-        _log.warning("%s cannot be deleted: delete it yourself", aside.parent)
-
-
-def _put_back(aside: Path, destination: Path) -> None:
-    if not aside.exists():
+    if rename is not None and rename(*paths, _RENAME_EXCHANGE) == 0:
         return
-    try:
-        aside.rename(destination)
-    except OSError as error:
-        raise PackagingError(
-            f"{destination} was to be replaced, and cannot be put back ({describe_file_error(error)}): "
-            f"it is at {aside}, move it back yourself"
-        ) from error
+    number = errno.ENOSYS if rename is None else ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL):
+        raise PackagingError(f"{other} cannot be replaced in one step on its file system: write to another path")
+    raise OSError(number, os.strerror(number), str(other))
 
 
 @contextmanager
