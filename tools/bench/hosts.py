@@ -1,16 +1,13 @@
 """`make bench-hosts`: our archive on Ray Serve, compared with plain applications and TorchServe.
 
 All have the same model and all cores, and the same clients send them requests in turns. The applications are behind
-the same ingress of Ray Serve, with its settings for throughput and without access logs. Two replicas are then compared
-with one, under requests of many long sequences, so that the cost of Ray Serve is small.
+the same ingress of Ray Serve, with its settings for throughput and without access logs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -22,11 +19,10 @@ from statistics import median
 import torch
 from torchserve_process import free_ports, serving
 
-from .classifiers import OURS, TOKENS, compare, load_server, make_archive, make_model
+from .classifiers import OURS, compare, load_server, make_archive, make_model
 from .harness import BenchmarkFailed, in_rounds, ratio
-from .load import Loaded, http_post, load
+from .load import Loaded
 from .onnx_session import CLASSIFIER, export
-from .ragged import LONGEST
 from .report import Result, Row, Table
 
 _RAY = {
@@ -43,11 +39,7 @@ _RAY = {
     "RAY_worker_niceness": "0",
 }
 """Ray reads them when it is imported."""
-COMPARED, SCALED = ("ours", "plain", "plain-replicas"), ("one", "two")
-"""Applications of one server: those that are compared, and those that show how replicas scale."""
-_CLIENTS, _SCALING_CLIENTS = 64, 4
-_SEQUENCES = 64
-"""Sequences of a large request."""
+_CLIENTS = 64
 _ON_RAY = "ours on Ray Serve"
 Contestant = tuple[int, str]
 """A server's port, and the path of its model."""
@@ -67,7 +59,7 @@ def measure(options: argparse.Namespace) -> Result:
         export(model, torch.zeros(2, 3, dtype=torch.int64), CLASSIFIER, onnx)
         with ExitStack() as stack:
             torchserve = stack.enter_context(serving(store, {OURS: archive.name}))
-            ray = stack.enter_context(_ray_serving(archive, onnx, COMPARED))
+            ray = stack.enter_context(_ray_serving(archive, onnx))
             contestants = {
                 _ON_RAY: (ray, f"/ours/predictions/{OURS}"),
                 "plain": (ray, "/plain"),
@@ -76,17 +68,15 @@ def measure(options: argparse.Namespace) -> Result:
             }
             for port, path in contestants.values():
                 compare(port, path, model)
-            tables = [Table(f"Under the load of {_CLIENTS} clients", [*_rows(_rounds(contestants, options))])]
-        with _ray_serving(archive, onnx, SCALED) as ray:  # alone: each replica takes some CPU time while it waits
-            tables.append(_scaling(ray, options))
-    return Result(tables)
+            table = Table(f"Under the load of {_CLIENTS} clients", [*_rows(_rounds(contestants, options))])
+    return Result([table])
 
 
 @contextmanager
-def _ray_serving(archive: Path, onnx: Path, applications: Sequence[str]) -> Iterator[int]:
-    """Serve some applications of `ray_server`, and yield its port; raises `BenchmarkFailed` if Ray Serve ends."""
+def _ray_serving(archive: Path, onnx: Path) -> Iterator[int]:
+    """Serve the applications of `ray_server`, and yield its port; raises `BenchmarkFailed` if Ray Serve ends."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "tools.bench.ray_server", str(port), str(archive), str(onnx), *applications]
+    command = [sys.executable, "-m", "tools.bench.ray_server", str(port), str(archive), str(onnx)]
     root, pipe = Path(__file__).resolve().parents[2], subprocess.PIPE
     variables = {**os.environ, **_RAY}
     with subprocess.Popen(command, cwd=root, env=variables, stdin=pipe, stdout=pipe, text=True) as process:
@@ -119,19 +109,3 @@ def _rows(rounds: Mapping[str, Sequence[Loaded]]) -> Iterator[Row]:
             "requests/s, times ours": ratio(rates, ours),
         }
         yield Row("", name, figures, rates)
-
-
-def _scaling(port: int, options: argparse.Namespace) -> Table:
-    """Load one and two replicas in turns, with requests of many long sequences."""
-    generator = random.Random(0)
-    instances = [[generator.randrange(TOKENS) for _ in range(LONGEST)] for _ in range(_SEQUENCES)]
-    body = json.dumps({"instances": instances}).encode()
-    rates: dict[str, list[float]] = {name: [] for name in SCALED}
-    for _, name in in_rounds(SCALED, options.rounds):
-        request = http_post(f"/{name}/v1/models/{OURS}:predict", body)
-        rates[name].append(load(port, [request], _SCALING_CLIENTS, options.seconds).rate)
-    rows = [
-        Row("", f"replicas: {name}", {"requests/s": median(taken), "times one": ratio(taken, rates[SCALED[0]])}, taken)
-        for name, taken in rates.items()
-    ]
-    return Table(f"Replicas with one thread, requests of {_SEQUENCES} x {LONGEST} tokens", rows)

@@ -27,8 +27,6 @@ from .onnx_session import open_session
 CPUS = 64
 """Logical CPUs of the node: all applications have all real ones, in turns."""
 CORES = len(os.sched_getaffinity(0))
-OURS = {"ours": CORES, "one": 1, "two": 2}
-"""Replicas of our applications, each with one thread."""
 PLAIN = {"plain": (CORES, 1), "plain-replicas": (1, CORES)}
 """Threads and replicas of the plain applications: one replica with all cores, and one for each core."""
 LARGEST_BATCH = 32
@@ -71,18 +69,13 @@ def plain(file: str, threads: int, replicas: int) -> serve.Application:
 
 def main() -> None:
     """Serve until the standard input ends."""
-    port, archive, onnx, *applications = sys.argv[1:]
+    port, archive, onnx = sys.argv[1:]
     ray.init(num_cpus=CPUS, include_dashboard=False, log_to_driver=False, configure_logging=False)
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)  # else each line is made, and then dropped
     serve.start(http_options=HTTPOptions(host="127.0.0.1", port=int(port)), logging_config=quiet)
-    targets = []
-    for name in applications:
-        if name in OURS:
-            served = app({"archive": archive, "threads": 1, "replicas": OURS[name]})
-        else:
-            served = plain(onnx, *PLAIN[name])
-        targets.append(serve.RunTarget(served, name, f"/{name}", quiet))
-    serve.run_many(targets)
+    applications = {"ours": app({"archive": archive, "threads": 1, "replicas": CORES})}
+    applications |= {name: plain(onnx, *sizes) for name, sizes in PLAIN.items()}
+    serve.run_many([serve.RunTarget(made, name, f"/{name}", quiet) for name, made in applications.items()])
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.read()
