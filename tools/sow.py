@@ -61,10 +61,7 @@ def sow(copy: Path, fault: Fault) -> str | None:
 
 
 def file_of(copy: Path, fault: Fault) -> Path:
-    """Return the file of the package with the text of a fault; raises ValueError unless it is there exactly once.
-
-    Raises ValueError if it does not stand there exactly once.
-    """
+    """Return the file of the package with the text of a fault; raises ValueError unless it is there exactly once."""
     texts = {path: path.read_text("utf-8") for path in sorted((copy / fault.room).rglob("*.py"))}
     files = [path for path, text in texts.items() for _ in range(text.count(fault.old))]
     if len(files) != 1:
