@@ -57,7 +57,7 @@ def open_in(directory: Path, model: str, *names: str) -> None:
 
 
 def told(capsys: Capture, *arguments: str) -> dict[str, object]:
-    figures: dict[str, object] = json.loads(printed(capsys, "sessions", *arguments, "--json"))
+    figures: dict[str, object] = json.loads(printed(capsys, "sessions", *arguments))
     return figures
 
 
@@ -74,14 +74,6 @@ def test_sessions_of_the_archives_name_are_counted_and_of_another_that_the_serve
     kept = {"model": "tiny", "store": "disk", "where": str(directory / "tiny.sessions"), "sessions": 2, "bytes": 200}
     assert figures == {**kept, "max_sessions": 3, "max_bytes": 100_000, "idle_seconds": 60.0}
     assert told(capsys, archive, "--name", "other")["sessions"] == 3
-
-
-def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -> None:
-    open_in(directory, "tiny", "a")
-
-    sentence = printed(capsys, "sessions", archive)
-    assert sentence.startswith("tiny: 1 of 3 sessions open, 0 KB of 98 KB, the oldest was last used 0 s ago")
-    assert sentence.endswith(f"in {directory / 'tiny.sessions'}\n")
 
 
 def test_reading_creates_no_store(archive: str, directory: Path, capsys: Capture) -> None:
