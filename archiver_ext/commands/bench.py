@@ -23,9 +23,8 @@ def add_to(commands: Commands) -> None:
     command = commands.add_parser(
         "bench",
         help="measure an archive on this machine, with the lengths of your traffic",
-        description="Measure an archive on this machine with random inputs: whole batches as they are served, one "
-        "request at a time, and each batch padded to its longest request. TorchServe, decoding and encoding are not "
-        "measured.",
+        description="Measure an archive on this machine with random inputs: whole batches as they are served, and one "
+        "request at a time. TorchServe, decoding and encoding are not measured.",
     )
     add_archive(command)
     command.add_argument(

@@ -1,9 +1,9 @@
-"""Timing of an archive on this machine: planned batches, beside strategies without a planner."""
+"""Timing of an archive on this machine: planned batches, beside one request at a time."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle, islice
@@ -13,31 +13,22 @@ import torch
 
 from ...backends.registry import get_backend
 from ...bucketing.errors import SequenceTooLong
-from ...bucketing.plan import Plan, single_bucket_plan
-from ...bucketing.shapes import Bucket, DynamicShape
-from ...config.manifest import CostMeasurement, Manifest
-from ...handlers.runtime.loader import LoadedArchive, supported_shapes
+from ...config.manifest import CostMeasurement
+from ...handlers.runtime.loader import LoadedArchive
 from ...handlers.runtime.measurement import Call, Effort, measure, spread
 from ..errors import refusing
 from ..evaluation.verification_cases import draw_inputs
 from ..torch_threads import on_threads
 
-SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
+SERVED, ALONE = "as served", "one at a time"
 _PLANNING = "planning"
 _LARGEST_SPREAD = 1.25
 _EFFORT = Effort(budget_ms=400, turn_ms=60, wakes=True, together=True)
 """Each turn begins with a call that wakes the engine's threads, and all take turns while some vary."""
 
 Request = Sequence[torch.Tensor]
-
-
-@dataclass(frozen=True)
-class PlannedBatch:
-    """Requests of one plan: their tensors, their lengths, and the function that plans them."""
-
-    requests: Sequence[Request]
-    lengths: Sequence[int]
-    plan: Callable[[Sequence[int]], Plan]
+Batch = tuple[Sequence[Request], Sequence[int]]
+"""Requests that are planned together, and their lengths."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +107,20 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]]) ->
     accepted = tuple(tuple(_accepted(length, archive) for length in batch) for batch in batches)
     rng = torch.Generator().manual_seed(0)
     drawn = [[draw_inputs(archive.manifest.inputs, length, rng) for length in batch] for batch in accepted]
-    strategies = {name: list(steps) for name, steps in _strategies(archive, drawn, accepted).items()}
+    strategies: dict[str, list[Batch]] = {
+        SERVED: list(zip(drawn, accepted, strict=True)),
+        ALONE: [([request], [length]) for request, length in zip(chain(*drawn), chain(*accepted), strict=True)],
+    }
     calls: dict[str, Call] = {
-        **{name: on_threads(serving, partial(_run, archive, steps)) for name, steps in strategies.items()},
+        **{name: on_threads(serving, partial(_run, archive, planned)) for name, planned in strategies.items()},
         _PLANNING: lambda: [archive.plan(batch) for batch in accepted],
     }
     seconds = {name: tuple(ms / 1000 for ms in turns) for name, turns in measure(calls, _EFFORT).items()}
     return BenchmarkResult(
         batches=accepted,
         strategies={
-            name: StrategyTiming(seconds[name], sum(step.plan(step.lengths).computed_timesteps for step in steps))
-            for name, steps in strategies.items()
+            name: StrategyTiming(seconds[name], sum(archive.plan(lengths).computed_timesteps for _, lengths in planned))
+            for name, planned in strategies.items()
         },
         plan_us=median(seconds[_PLANNING]) / len(accepted) * 1e6,
         threads=archive.threads,
@@ -146,39 +140,6 @@ def _accepted(length: int, archive: LoadedArchive) -> int:
     return length
 
 
-def _strategies(
-    archive: LoadedArchive, drawn: Sequence[Sequence[Request]], batches: Sequence[Sequence[int]]
-) -> dict[str, Iterator[PlannedBatch]]:
-    pairs = list(zip(drawn, batches, strict=True))
-    single = zip(chain(*drawn), chain(*batches), strict=True)
-    return {
-        SERVED: (PlannedBatch(requests, lengths, archive.plan) for requests, lengths in pairs),
-        ALONE: (PlannedBatch([request], [length], archive.plan) for request, length in single),
-        PADDED: (step for requests, lengths in pairs for step in _padded(archive, requests, lengths)),
-    }
-
-
-def _padded(archive: LoadedArchive, requests: Sequence[Request], lengths: Sequence[int]) -> Iterator[PlannedBatch]:
-    """One batch in its original order, in the smallest bucket that holds its longest request.
-
-    A batch with more requests than the bucket has rows takes several calls.
-    """
-    bucket = smallest_bucket(archive.manifest, len(lengths), max(lengths))
-    for first in range(0, len(lengths), bucket.batch):
-        part = slice(first, first + bucket.batch)
-        yield PlannedBatch(
-            requests[part], lengths[part], lambda own: single_bucket_plan(bucket, own, archive.manifest.kind)
-        )
-
-
-def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
-    """Return the smallest bucket for as many rows as possible, with the longest or a chunk of it."""
-    shapes = supported_shapes(manifest)
-    if isinstance(shapes, DynamicShape):
-        return Bucket(min(rows, shapes.batch), longest)
-    return shapes.smallest_holding(rows, longest)
-
-
-def _run(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> None:
-    for step in steps:
-        archive.run_plan(step.plan(step.lengths), step.requests, step.lengths)
+def _run(archive: LoadedArchive, batches: Sequence[Batch]) -> None:
+    for requests, lengths in batches:
+        archive.run_plan(archive.plan(lengths), requests, lengths)

@@ -11,9 +11,8 @@ from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands import bench_archive
-from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches, smallest_bucket
-from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest
+from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches
+from torchserve_neuron_lstm.config.manifest import CostMeasurement
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
 
     assert sorted(length for batch in told["batches"] for length in batch) == [1, 2, 3, 5, 8, 8]
     assert (told["requests"], told["timesteps"], told["threads"]) == (6, 27, 1)
-    assert set(told["ways"]) == {"as served", "one at a time", "one bucket for all"}
+    assert set(told["ways"]) == {"as served", "one at a time"}
     assert all(way["requests_per_s"] > 0 and 0 <= way["waste"] < 1 for way in told["ways"].values())
     assert told["plan_us"] > 0
 
@@ -47,7 +46,6 @@ def test_people_get_a_table_and_machines_the_padding_that_is_computed(archive: P
     assert "2 batches of 3 requests, 4.5 timesteps on average, 8 at most" in told
     ways = json.loads(printed(capsys, *flags(archive, "--json")))["ways"]
     assert all(way["waste"] == way["bucket_waste"] for way in ways.values())
-    assert ways["one bucket for all"]["waste"] > 0
 
 
 def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -> None:
@@ -82,8 +80,8 @@ def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(
     (tmp_path / "lengths.txt").write_text("1 4")
     arguments = ["bench", native_archive, "--lengths", tmp_path / "lengths.txt", "--batch", "2", "--threads", "1"]
 
-    padded = json.loads(printed(capsys, *arguments, "--json"))["ways"]["one bucket for all"]
-    assert (padded["waste"], padded["bucket_waste"]) == (0.0, 1 - 5 / 8)
+    served = json.loads(printed(capsys, *arguments, "--json"))["ways"]["as served"]
+    assert served["waste"] == 0.0 <= served["bucket_waste"]
     assert "native stops each row at its own end: recurrent layers compute no padding" in printed(capsys, *arguments)
 
 
@@ -123,13 +121,3 @@ def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int],
 
 def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
     assert sample_batches({7: 10**14}, size=2, most=1) == ((7, 7),)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize(
-    ("rows", "longest", "bucket"), [(1, 3, (1, 4)), (2, 8, (4, 8)), (9, 5, (4, 8)), (9, 99, (4, 8))]
-)
-def test_the_bucket_for_all_is_the_smallest_there_is(
-    tmp_path: Path, rows: int, longest: int, bucket: tuple[int, int]
-) -> None:
-    assert smallest_bucket(read_manifest(make_archive(tmp_path)), rows, longest) == Bucket(*bucket)
