@@ -52,23 +52,6 @@ def torch_requirement() -> Requirement:
 LOWEST_TORCH = "2.1.0"
 """The oldest release of torch on which archives are served, but for those of AWS's packages for Inf1."""
 
-NEWEST_TORCH = "2.15"
-"""The newest minor release of torch that was run; a later one is reported once."""
-
-
-def newer_than_tested(version: str) -> str | None:
-    """Describe that a release of torch is newer than those that were run; None if it is not.
-
-    >>> newer_than_tested("2.15.1+cpu") is None
-    True
-    >>> newer_than_tested("2.16.0")
-    'torch 2.16.0 is newer than the newest release that was tested, 2.15'
-    """
-    if release(version)[:2] <= release(NEWEST_TORCH)[:2]:
-        return None
-    return f"torch {version} is newer than the newest release that was tested, {NEWEST_TORCH}"
-
-
 LOWEST_TORCH_REQUIREMENT = Requirement("torch", "torch", LOWEST_TORCH)
 """For programs that no release of torch binds. Packaging raises it to the release that has a source's operators."""
 

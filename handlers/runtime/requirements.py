@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
 from ...backends.registry import get_backend
-from ...backends.versions import newer_than_tested, release
+from ...backends.versions import release
 from ...bucketing.padding import item_bytes, torch_dtype
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, ManifestError
 
-_log = logging.getLogger(__name__)
 _LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
 
 
@@ -28,7 +25,7 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
     """Check that every required package is installed, in a version that can run the archive.
 
     Code of an engine that pins torch's minor version needs that one; anything else runs on the version that it requires
-    or a later one. A torch that is newer than all that were run is logged once.
+    or a later one.
 
     Raises `RuntimeError`: a package is missing or does not fit; the message says which to install.
     """
@@ -51,13 +48,6 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
                 f"this archive needs {distribution} {relation} {wanted}; version {here} is installed, which cannot run "
                 f'it: pip install "{distribution}{relation}{wanted}", or package the model again for {here}'
             )
-        if distribution == "torch" and (message := newer_than_tested(here)) is not None:
-            _warn_once(message)
-
-
-@cache
-def _warn_once(message: str) -> None:
-    _log.warning("%s", message)
 
 
 def installed_version(distribution: str, module: str) -> str | None:

@@ -212,17 +212,6 @@ def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
     assert "\n" not in str(refused.value)
 
 
-def test_a_torch_newer_than_those_that_were_run_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for here in ("2.15.9", "97.1.0", "97.1.0"):
-        monkeypatch.setattr(requirements, "installed_version", lambda *_, here=here: here)
-        requirements.check_requirements([("torch", "torch", "2.1.0")], "eager")
-
-    newest = "torch 97.1.0 is newer than the newest release that was tested, 2.15"
-    assert [record.message for record in caplog.records] == [newest]
-
-
 def test_a_module_that_another_distribution_brings_is_found() -> None:
     """The distribution onnxruntime-gpu contains onnxruntime."""
     assert requirements.installed_version("torch", "torch") is not None
