@@ -218,7 +218,7 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
     # A crash of a process loses nothing: committed records are in the log, which the system holds. Only a crash of the
     # system can lose the latest ones, since the log reaches the disk with the next checkpoint.
     connection.executescript(
-        f"PRAGMA page_size = {_PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; "
+        f"PRAGMA page_size = {_PAGE_BYTES}; PRAGMA journal_mode = WAL; "
         f"PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}; "
         f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}; "
         f"PRAGMA cache_size = -{_CACHE_KIBIBYTES}; PRAGMA cell_size_check = ON; PRAGMA trusted_schema = OFF;"
@@ -229,27 +229,6 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
         connection.execute("INSERT INTO tally VALUES (0, 0, ?, NULL, 0)", (time.time(),))
         connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
         connection.execute("COMMIT")
-
-
-_LEAST_FREE_PAGES = 128
-_RETURNED_PAGES = 1024
-"""Pages given back at a time, 8 MB, while other workers wait."""
-
-
-def has_much_free(connection: sqlite3.Connection) -> bool:
-    """Whether more than half of the file's pages are free."""
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-    return bool(free > max(_LEAST_FREE_PAGES, pages // 2))
-
-
-def shrink(connection: sqlite3.Connection) -> None:
-    """Give free pages back to the file system, in a separate transaction.
-
-    Raises `sqlite3.Error`: another process writes, or the disk is full. The file is as it was.
-    """
-    # A script, because a call executes only the first step of this statement: one page.
-    connection.executescript(f"PRAGMA incremental_vacuum({_RETURNED_PAGES})")
 
 
 def _is_full(file: Path, error: Exception) -> bool:

@@ -29,10 +29,8 @@ from .file import (
     FileIdentity,
     damaged_store,
     file_identity,
-    has_much_free,
     open_database,
     open_for_checkpoints,
-    shrink,
     store_error,
     store_file,
 )
@@ -118,7 +116,6 @@ class SqliteStore:
             has_more_expired = False
             if sweeps or self._has_more_expired:
                 usage, has_more_expired = remove_expired(connection, usage, self._limits, now)
-            shrinks = sweeps and has_much_free(connection)
             if usage != before or [*current] != stored:
                 connection.execute(
                     "UPDATE tally SET open = ?, bytes = ?, time = ?, shared = ?, uncounted = ?",
@@ -135,11 +132,9 @@ class SqliteStore:
         if sweeps:
             self._swept = now
             self._infos = {key: one for key, one in self._infos.items() if not is_expired(one, self._limits, now)}
-        if shrinks:
-            self._after_commit(shrink)
         opened = self._opened
         if opened is not None and opened.checkpoints.committed(sum([len(change.record) for change in changes])):
-            self._after_commit(begin_log_again)
+            self._begin_log_again()
         return outcomes
 
     def totals(self) -> StoreTotals:
@@ -162,12 +157,12 @@ class SqliteStore:
         with self._lock:
             self._disconnect()
 
-    def _after_commit(self, tidy: Callable[[sqlite3.Connection], None]) -> None:
+    def _begin_log_again(self) -> None:
         # The transaction is committed, and a later write repeats this: a waiting worker may be more urgent.
         with self._lock:
             if self._opened is not None:
                 try:
-                    tidy(self._opened.connection)
+                    begin_log_again(self._opened.connection)
                 except sqlite3.OperationalError:
                     return
                 except sqlite3.DatabaseError as error:

@@ -1,6 +1,3 @@
-from contextlib import closing
-from pathlib import Path
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,7 +6,6 @@ from memory_store import Clock
 from store_calls import stored
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, Written
 
 from .conftest import Places
@@ -70,21 +66,3 @@ class Bytes(RuleBasedStateMachine):
 def test_records_never_take_more_than_the_limit(limited_places: Places) -> None:
     machine = type("Machine", (Bytes,), {"places": staticmethod(limited_places)})
     run_state_machine_as_test(machine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None))
-
-
-def test_the_file_shrinks_when_sessions_have_gone(tmp_path: Path) -> None:
-    clock = Clock()
-    with closing(SqliteStore(tmp_path, "tagger", Limits(10_000, 200_000_000, 100.0), clock)) as store:
-        for batch in range(20):
-            store.write([RecordUpdate(f"{batch} {number}", bytes(20_000), None) for number in range(50)])
-        store.close()
-        full = store.file.stat().st_size
-        assert full > 20_000_000
-        store.write([RecordUpdate("kept", b"record", None)])
-        for _ in range(40):
-            clock.now += 60
-            (found,) = store.read(["kept"])
-            store.write([RecordUpdate("kept", b"record", found and found.revision)])
-        assert store.totals().bytes == 6
-        store.close()
-        assert store.file.stat().st_size < full / 10
