@@ -77,9 +77,7 @@ def print_result(result: BenchmarkResult, console: Console) -> None:
         )
     console.print(table)
     if result.stops_rows:
-        buckets = f"{result.bucket_padding_ratio(SERVED):.0%} of the timesteps as served"
-        stops = f"{result.backend} stops each row at its own end: recurrent layers compute no padding"
-        print_lines(console, f"{stops}. Other layers compute the padding of their buckets, {buckets}")
+        print_lines(console, f"{result.backend} stops each row at its own end: recurrent layers compute no padding")
     longest, mean = max(map(max, result.batches)), result.timesteps / result.requests
     lengths = f"{mean:.1f} timesteps on average, {longest} at most"
     print_lines(
@@ -90,10 +88,7 @@ def print_result(result: BenchmarkResult, console: Console) -> None:
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
-    """Return the figures for machines; `seconds` are of all batches, one value per turn.
-
-    `waste` is the padding that recurrent layers compute, `bucket_waste` that of buckets, which others always compute.
-    """
+    """Return the figures for machines; `seconds` are of all batches, one value per turn, and `waste` is the padding."""
     return {
         "backend": result.backend,
         "threads": result.threads,
@@ -108,7 +103,6 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
                 "requests_per_s": result.requests / timing.median_seconds,
                 "timesteps_per_s": result.timesteps / timing.median_seconds,
                 "waste": result.padding_ratio(name),
-                "bucket_waste": result.bucket_padding_ratio(name),
             }
             for name, timing in result.strategies.items()
         },

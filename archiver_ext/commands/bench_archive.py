@@ -76,11 +76,7 @@ class BenchmarkResult:
 
     def padding_ratio(self, strategy: str) -> float:
         """Return the share of the timesteps that recurrent layers compute which is padding."""
-        return 0.0 if self.stops_rows else self.bucket_padding_ratio(strategy)
-
-    def bucket_padding_ratio(self, strategy: str) -> float:
-        """Return the share of the timesteps of all buckets that is padding, which other layers compute."""
-        return 1 - self.timesteps / self.strategies[strategy].bucket_timesteps
+        return 0.0 if self.stops_rows else 1 - self.timesteps / self.strategies[strategy].bucket_timesteps
 
 
 def sample_batches(histogram: Mapping[int, int], size: int, most: int = 16) -> tuple[tuple[int, ...], ...]:
