@@ -58,36 +58,15 @@ def run(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(file), *arguments], capture_output=True, text=True, timeout=550, check=False)
 
 
-def check(file: Path, *arguments: str) -> None:
-    done = run(file, *arguments)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr[-4000:]
-    assert int(done.stdout.split()[0]) >= 42
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_memory_is_read_and_written_within_its_bounds() -> None:
-    file = program(MEMORY, SINGLE[0])
-    check(file)
-
-    assert "heap-buffer-overflow" in run(file, "overrun").stderr
-    assert "signed integer overflow" in run(file, "overflow").stderr
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(not lower_here(), reason="not run: this kind of machine computes in float32 only")
-@pytest.mark.parametrize("instructions", lower_here(), ids=lambda one: one.library)
-def test_weights_below_float32_are_read_within_their_bounds(instructions: InstructionSet) -> None:
-    check(program(MEMORY, instructions))
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("instructions", [*SINGLE, *lower_here()], ids=lambda one: one.library)
 @pytest.mark.parametrize("sanitizers", [MEMORY, THREADS])
 def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, instructions: InstructionSet) -> None:
-    check(program(sanitizers, instructions), "all")
+    done = run(program(sanitizers, instructions))
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr[-4000:]
+    assert int(done.stdout.split()[0]) >= 42
 
 
 @pytest.mark.long
