@@ -33,51 +33,26 @@ def test_the_rules_are_read_off_every_source_folder() -> None:
     assert "bucketing.shapes.Bucket" in {found.module for found in imports_of(ROOT / "config" / "manifest.py", ROOT)}
 
 
-def test_folders_that_are_not_there_yet_break_nothing(tmp_path: Path) -> None:
-    assert violations(tree(tmp_path, {"bucketing/__init__.py": ""})) == []
-
-
 BROKEN = [
     ("bucketing/a.py", "from ..config import manifest", "bucketing must not import config.manifest: it may"),
-    ("bucketing/a.py", "def f():\n    from .. import handlers", "bucketing must not import handlers"),
     ("bucketing/a.py", "import torchserve_neuron_lstm.backends.interface", "bucketing must not import backends"),
     ("bucketing/a.py", "import torch", "the standard library only, here"),
-    ("bucketing/a.py", "def f():\n    from torch import nn", "the standard library only, here"),
-    ("bucketing/planner.py", "import numpy", "numpy cannot be carried in an archive"),
     ("bucketing/padding.py", "import numpy", "numpy cannot be carried in an archive"),
     ("config/a.py", "from ..handlers.formats import custom", "config must not import handlers.formats.custom: it"),
-    ("config/a.py", "from ..backends.interface import Backend", "config must not import backends.interface.Backend"),
-    ("config/manifest.py", "import torch", "the standard library only, here"),
     ("config/manifest.py", "def f():\n    import pydantic", "pydantic cannot be carried in an archive"),
     ("config/schema.py", "import yaml", "yaml may be imported in config/yaml_text.py only"),
-    ("backends/a.py", "from ..config.manifest import Manifest", "backends must not import config.manifest.Manifest"),
-    ("backends/a.py", "from ..handlers.runtime import loader", "backends must not import handlers.runtime.loader"),
     ("backends/onnxruntime.py", "import onnxruntime", "onnxruntime is an engine: import it inside a function"),
-    ("backends/onnxruntime.py", "import numpy", "numpy cannot be carried in an archive"),
     ("backends/inductor.py", "from torch._inductor import aoti", "torch._inductor.aoti is an engine"),
     ("backends/eager.py", "def f():\n    import onnxruntime", "onnxruntime cannot be carried in an archive"),
-    ("backends/eager.py", "def f():\n    import numpy", "numpy cannot be carried in an archive"),
-    ("handlers/a.py", "from ..archiver_ext import cli", "handlers must not import archiver_ext.cli: it may"),
-    ("handlers/a.py", "from ..config import load", "handlers must not import config.load"),
     ("handlers/a.py", "from ..config import manifest, schema", "handlers must not import config.schema"),
-    ("handlers/a.py", "import rich.table", "rich cannot be carried in an archive"),
     ("handlers/a.py", "import importlib\nimportlib.import_module('numpy')", "numpy cannot be carried in an archive"),
-    ("handlers/a.py", "from ..hosts import rest", "handlers must not import hosts.rest"),
-    ("handlers/a.py", "import ray", "ray is for hosts/ only"),
     ("archiver_ext/a.py", "def f():\n    from starlette.requests import Request", "starlette is for hosts/ only"),
     ("handlers/a.py", "import orjson", "orjson cannot be carried in an archive"),
     ("handlers/a.py", "try:\n    import orjson\nfinally:\n    pass", "orjson cannot be carried in an archive"),
     ("handlers/formats/custom.py", "from ts.utils.util import x", "ts may be imported in handlers/torchserve.py only"),
-    ("handlers/formats/custom.py", "def f():\n    import yaml", "yaml may be imported in config/yaml_text.py only"),
     ("archiver_ext/a.py", "from ..handlers.torchserve import H", "archiver_ext must not import handlers.torchserve.H"),
-    ("archiver_ext/a.py", "from ..handlers import torchserve", "archiver_ext must not import handlers.torchserve"),
     ("archiver_ext/b/a.py", "from ...handlers import torchserve", "archiver_ext must not import handlers.torchserve"),
-    ("archiver_ext/a.py", "from ..handlers.formats import v2", "archiver_ext must not import handlers.formats.v2"),
-    ("archiver_ext/a.py", "import ts", "ts may be imported in handlers/torchserve.py only"),
     ("archiver_ext/a.py", "class C:\n    import onnxruntime", "onnxruntime is an engine: import it inside a function"),
-    ("sessions/a.py", "from ..config import manifest", "sessions must not import config.manifest: it may import"),
-    ("sessions/sqlite/store.py", "import torch", "the standard library only, here"),
-    ("sessions/redis/store.py", "import redis", "redis is an engine: import it inside a function"),
     ("sessions/sqlite/store.py", "def f():\n    import redis", "redis cannot be carried in an archive"),
     ("handlers/a.py", "import model_archiver", "model_archiver may be imported in archiver_ext/ only"),
 ]
@@ -104,11 +79,7 @@ def test_the_archiver_is_imported_in_one_file(tmp_path: Path) -> None:
 
 KEPT = [
     ("bucketing/a.py", "from . import grid\nfrom .grid import Bucket\nimport bisect, json.decoder"),
-    ("bucketing/execute.py", "import torch"),
-    ("config/load.py", "from ..bucketing import grid"),
     ("config/yaml_text.py", "import yaml"),
-    ("config/schema.py", "import pydantic"),
-    ("backends/onnxruntime.py", "def f():\n    import onnxruntime"),
     ("backends/onnx_export.py", "def f():\n    import onnx\n    from onnxscript import ir"),
     ("backends/inductor.py", "import torch.export\ndef f():\n    import torch._inductor.package"),
     ("handlers/torchserve.py", "import ts\nfrom ..config.manifest import Manifest\nfrom ..backends import registry"),
