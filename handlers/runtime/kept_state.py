@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .state_places import HolderPlace, TensorPlace, TypePlace, version_of
+from .state_places import UNSET, HolderPlace, Place, SlotPlace, TensorPlace, TypePlace, version_of
 from .state_walk import OF_MODULES, StateWalk, held_by
 
 
@@ -56,7 +56,10 @@ class KeptState:
         self._aliased, self._memory = [place.tensor for place in at_once], [place.memory for place in at_once]
         classes = [place for place in walk.places if isinstance(place, TypePlace)]
         self._typed, self._types = [place.value for place in classes], [place.own for place in classes]
-        others = [place for place in walk.places if not isinstance(place, (TensorPlace, TypePlace, HolderPlace))]
+        slots = [place for place in walk.places if isinstance(place, SlotPlace) and place.before is not UNSET]
+        self._slots = [place.read for place in slots]
+        at_a_time = {id(place) for place in (*tensors, *classes, *slots)}
+        others = [p for p in walk.places if id(p) not in at_a_time and not isinstance(p, HolderPlace)]
         self._others = [*(place for place in self._compared if not place.bits), *others]
         holders = [place.holder for place in walk.places if isinstance(place, HolderPlace)]
         self._empty, self._filled = [held for held in holders if not held], [held for held in holders if held]
@@ -68,6 +71,8 @@ class KeptState:
         whole = {id(held) for held in (*of_torch, *self._classes)}
         self._iterated = [held for held in self._filled if id(held) not in whole]
         self._dicts = [held for held in self._iterated if isinstance(held, dict)]
+        self._usual: list[Place] = []
+        """Places that earlier requests have changed. Put back, they are as they were noted."""
         self._note()
 
     def _note(self) -> None:
@@ -87,6 +92,7 @@ class KeptState:
             add(mapping.values())
         for read, attributes in self._modules:
             add(read(attributes))
+        add([read() for read in self._slots])
         return objects
 
     def _is_changed(self) -> bool:
@@ -111,14 +117,22 @@ class KeptState:
         try:
             for place in self._always:
                 place.restore()
+            self._put_back(self._usual)
             if self._always or self._is_changed():
-                for place in [place for place in self._places if place.is_changed()]:
-                    self.changed.update(dict.fromkeys(place.changed()))
-                    place.restore()
+                put = self._put_back(self._places)
+                self._usual += [place for place in put if not isinstance(place, TensorPlace) and place not in self._usual]
                 self._note()
         except Exception:  # noqa: BLE001 - the code of the user's objects, or memory that is in use elsewhere
             return False
         return True
+
+    def _put_back(self, places: Iterable[Place]) -> list[Place]:
+        """Put back the places that are changed; returns them."""
+        changed = [place for place in places if place.is_changed()]
+        for place in changed:
+            self.changed.update(dict.fromkeys(place.changed()))
+            place.restore()
+        return changed
 
     def unnoticed(self) -> list[str]:
         """Return the names of tensors whose elements differ, although nothing shows that they were written.

@@ -181,6 +181,8 @@ class SlotPlace(Place):
 
     def __init__(self, name: str, value: Any, slot: Any) -> None:
         self._value, self._slot, self.before = value, slot, _held(slot, value)
+        self.read = partial(slot.__get__, value)
+        """A function that returns the object; it raises an error if there is none."""
         super().__init__(name, lambda: id(_held(slot, value)), self._put_object)
 
     def _put_object(self) -> None:

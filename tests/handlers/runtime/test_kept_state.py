@@ -204,13 +204,15 @@ def test_a_change_is_noticed_and_put_back(name: str) -> None:
     model = Model(file)
     change, read = CHANGES[name]
     state = KeptState(model, [file], {key: tensor.clone() for key, tensor in model.state_dict().items()})
-    before = str(read(model))
+    other, read_other = CHANGES["attribute"]
+    before = str(read(model)), str(read_other(model))
 
-    for _ in range(2):
-        change(model)
+    for changes in ([change], [change], [other], [change, other], [other, change]):
+        for one in changes:
+            one(model)
         state.restore()
 
-        assert str(read(model)) == before
+        assert (str(read(model)), str(read_other(model))) == before
     assert len(state.changed) >= 1
     assert state.unnoticed() == []
 
