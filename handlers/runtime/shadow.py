@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 _MOST_WAITING = 8  # comparisons: they take longer than answers, so more are dropped
 _UNTIL_SENT_SECONDS = 0.01  # from an answer to its comparison
 _NICENESS = 10  # steps below the priority of the worker
+_SHARE_OF_CORE = 0.005
+"""The share of a core's time that comparisons take at most: a busy worker needs it for its answers."""
 _SHARES = (1e-2, 1e-3, 1e-4, 1e-5) * 4
 """Changes of the values of a request. A threshold within the answer shows at one of them, a tie at one draw."""
 _WEIGHT_SHARES = (1e-4, 1e-5, 1e-6) * 4
@@ -76,6 +78,7 @@ class ShadowedModel:
         self._waiting: queue.Queue[Optional[_Comparison]] = queue.Queue(_MOST_WAITING)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._ended = threading.Event()
         self.answers_itself = False
         """Whether the model's own code answers, after a difference."""
         self._thread = threading.Thread(target=self._compare_all, name="neuron_lstm shadow", daemon=True)
@@ -119,6 +122,7 @@ class ShadowedModel:
     def close(self) -> None:
         """End the thread after the comparison that it makes."""
         atexit.unregister(self.close)
+        self._ended.set()
         with suppress(queue.Empty):
             while True:
                 self._waiting.get_nowait()
@@ -134,14 +138,17 @@ class ShadowedModel:
         """Compare answers until the end; with `on_difference: model`, until the first certain one."""
         with suppress(AttributeError, OSError):  # not every system has priorities of threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        pause_until = 0.0
         while (one := self._waiting.get()) is not None:
-            time.sleep(_UNTIL_SENT_SECONDS)
+            self._ended.wait(max(_UNTIL_SENT_SECONDS, pause_until - time.monotonic()))
+            began = time.thread_time()
             is_different = self._is_different(one)
             self._count(compared=1, different=int(is_different))
             if is_different and self._settings.on_difference == "model" and self._is_certain(one):
                 _log.warning("shadow: the model's own code answers from now on")
                 self.answers_itself = True
                 return
+            pause_until = time.monotonic() + (time.thread_time() - began) / _SHARE_OF_CORE
 
     def _is_different(self, one: _Comparison) -> bool:
         """Whether the model's own code answers otherwise; a difference is logged, without the request."""

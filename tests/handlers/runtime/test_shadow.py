@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
@@ -81,6 +82,23 @@ def test_equal_answers_are_compared_and_not_logged(caplog: pytest.LogCaptureFixt
         assert model.take_counts() == Counter()
         assert not model.answers_itself
     assert not caplog.records
+
+
+def test_comparisons_take_a_small_share_of_a_core() -> None:
+    calls: list[tuple[float, float]] = []
+
+    def slow(request: Sequence[torch.Tensor], length: int) -> Tensors:
+        began = time.thread_time()
+        while time.thread_time() < began + 0.001:
+            pass
+        calls.append((time.monotonic(), time.thread_time() - began))
+        return sums(request, length)
+
+    with shadowed(slow) as model:
+        ask(model, 3, 5, 8)
+        counted(model, 3)
+    for (ended, spent), (next_ended, _) in pairwise(calls):
+        assert next_ended - ended > 100 * spent
 
 
 def test_a_difference_is_counted_and_logged_without_the_request(caplog: pytest.LogCaptureFixture) -> None:
