@@ -114,6 +114,8 @@ def _shadowed(archive: LoadedArchive, host: Host, importing: Importing) -> Shado
 def _with_counts(batch: BatchMetrics, shadowed: ShadowedModel) -> BatchMetrics:
     by_model = len(batch.stats.lengths) if shadowed.answers_itself else batch.by_model
     counts = shadowed.take_counts()
+    if not counts and by_model == batch.by_model:  # as with most batches
+        return batch
     compared, different, dropped = (counts[name] for name in ("compared", "different", "dropped"))
     return batch._replace(by_model=by_model, compared=compared, different=different, dropped=dropped)
 

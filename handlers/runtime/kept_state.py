@@ -120,7 +120,9 @@ class KeptState:
             self._put_back(self._usual)
             if self._always or self._is_changed():
                 put = self._put_back(self._places)
-                self._usual += [place for place in put if not isinstance(place, TensorPlace) and place not in self._usual]
+                self._usual += [
+                    place for place in put if not isinstance(place, TensorPlace) and place not in self._usual
+                ]
                 self._note()
         except Exception:  # noqa: BLE001 - the code of the user's objects, or memory that is in use elsewhere
             return False

@@ -115,8 +115,10 @@ class ShadowedModel:
 
     def take_counts(self) -> Counter[str]:
         """Return the counts since the last call: answers `compared`, `different` and, if too many waited, `dropped`."""
-        with self._lock:
-            counts, self._counts = self._counts, Counter()
+        counts = self._counts
+        if counts:  # most batches have none
+            with self._lock:
+                counts, self._counts = self._counts, Counter()
         return counts
 
     def close(self) -> None:
