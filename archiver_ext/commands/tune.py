@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_COUNT = 256
 _STDIN = "-"
+_PICTURES = (".svg", ".png", ".pdf")
 
 
 def add_to(commands: Commands) -> None:
@@ -43,15 +44,15 @@ def add_to(commands: Commands) -> None:
         "--count", type=count, metavar="N", help="number of lengths (default: the current number, or 8)"
     )
     command.add_argument("--longest", type=positive, metavar="N", help="the longest sequence to accept")
-    command.add_argument("--picture", type=_picture, metavar="FILE.html", help="write a report with a drawing")
+    command.add_argument("--picture", type=_picture, metavar="FILE", help="draw the padding, as .svg, .png or .pdf")
     command.add_argument("--save-lengths", type=Path, metavar="FILE", help="write the lengths, for `histogram:`")
     command.add_argument("--json", action="store_true", help="print the figures as JSON")
     command.set_defaults(run=_tune)
 
 
 def _picture(text: str) -> Path:
-    if Path(text).suffix != ".html":
-        raise argparse.ArgumentTypeError(f"expected a file that ends in .html, got {text}")
+    if Path(text).suffix not in _PICTURES:
+        raise argparse.ArgumentTypeError(f"expected a file that ends in {', '.join(_PICTURES)}, got {text}")
     return Path(text)
 
 
@@ -106,13 +107,12 @@ def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
 def _write(options: argparse.Namespace, proposal: Proposal, target: Target) -> Iterator[str]:
     """Write the requested files, and yield a line for each."""
     from ..archive.workspace import write_output
-    from .tuning.page import html_page
+    from .tuning.picture import draw
 
     if options.save_lengths is not None:
         lines = "".join(f"{length}:{number}\n" for length, number in sorted(proposal.histogram.items()))
         write_output(options.save_lengths, f"# timesteps:sequences\n{lines}".encode())
         yield f"wrote {options.save_lengths}"
     if options.picture is not None:
-        tuned = [str(name) for name in (options.config, options.archive, options.model) if name is not None]
-        write_output(options.picture, html_page(proposal, target, " and ".join(tuned)).encode())
+        write_output(options.picture, draw(proposal, target, options.picture.suffix))
         yield f"wrote {options.picture}"

@@ -69,6 +69,7 @@ ENGINE_FILES = (
     ("sessions/redis/connections.py", ("redis",)),
     ("sessions/redis/node.py", ("redis",)),
     *((file, ("cryptography",)) for file in ("handlers/neuron_lstm.py", "archiver_ext/commands/sign.py")),
+    ("archiver_ext/commands/tuning/picture.py", ("matplotlib",)),
 )
 """Third-party packages of one backend or store, for its functions only; a folder ends in a slash."""
 

@@ -36,11 +36,6 @@ class GridEvaluation:
     ratio: float | None
     """Padding ratio; None where the computed timesteps are not known."""
 
-    @property
-    def counted_up_to(self) -> tuple[int, ...]:
-        """The lengths, and the longest sequence that is counted."""
-        return self.lengths if self.longest == self.lengths[-1] else (*self.lengths, self.longest)
-
     def to_json(self) -> dict[str, Any]:
         """Return the figures for machines."""
         return {
@@ -147,7 +142,8 @@ def print_proposal(proposal: Proposal, target: Target, console: Console) -> None
     costs = [] if proposal.proposed.milliseconds is None else ["ms per sequence"]
     table = make_table("grid", numbers=("lengths", "padding", "computed timesteps", "refused", *costs))
     for grid in proposal.grids:
-        counts = [str(len(grid.lengths)), padding_percent(grid.ratio), timesteps(grid.computed), f"{grid.refused:,}"]
+        computed = "by batch" if grid.computed is None else f"{grid.computed:,}"
+        counts = [str(len(grid.lengths)), padding_percent(grid.ratio), computed, f"{grid.refused:,}"]
         table.add_row(grid.name, *counts, *([] if grid.milliseconds is None else [f"{grid.milliseconds:.4f}"]))
     console.print(table)
     print_lines(console, *(f"{grid.name:<8}  {', '.join(map(str, grid.lengths))}" for grid in proposal.grids))
@@ -193,11 +189,6 @@ def padding_percent(ratio: float | None) -> str:
     ('12.5 %', 'by batch')
     """
     return "by batch" if ratio is None else f"{100 * ratio:.1f} %"
-
-
-def timesteps(number: int | None) -> str:
-    """Format a number of computed timesteps."""
-    return "by batch" if number is None else f"{number:,}"
 
 
 def counted(number: int, what: str) -> str:

@@ -58,18 +58,18 @@ def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.ci
 def test_lengths_are_proposed_with_their_savings_and_a_picture(folder: Path) -> None:
-    done = run(str(SAMPLE), "--config", "model-config.yaml", "--count", "8", "--picture", "a.html")
+    done = run(str(SAMPLE), "--config", "model-config.yaml", "--count", "8", "--picture", "a.svg")
 
     assert done.returncode == 0
     note, *written = done.stderr.splitlines()
-    assert written == ["wrote a.html"]
+    assert written == ["wrote a.svg"]
     assert note.startswith("note: the figures are those of an engine with a program for each bucket; one with ")
     assert "10,000 sequences of 1 to 324 timesteps, 25.3 on average" in done.stdout
     assert "31.2 %" in done.stdout
     assert "19.1 %" in done.stdout
     assert done.stdout.endswith("    length: [12, 19, 27, 38, 53, 76, 126, 330]\n")
     assert (folder / "model-config.yaml").read_text() == CONFIG
-    assert "<svg" in (folder / "a.html").read_text()
+    assert "<svg" in (folder / "a.svg").read_text()
 
 
 @pytest.mark.ci
@@ -259,7 +259,7 @@ def test_what_cannot_be_done_is_told(capsys: Capture, arguments: list[str], said
     assert (Path("lengths.txt").read_text(), Path("model-config.yaml").read_text()) == before
 
 
-WRONG = ("--count 0", "--count 257", "--count many", "--longest 0", "--longest 1e3", "--picture a.png")
+WRONG = ("--count 0", "--count 257", "--count many", "--longest 0", "--longest 1e3", "--picture a.html")
 
 
 @pytest.mark.parametrize("arguments", ["", *(f"a {wrong}" for wrong in WRONG)])
@@ -268,13 +268,13 @@ def test_a_wrong_command_line_ends_with_2(capsys: Capture, arguments: str) -> No
 
 
 @pytest.mark.parametrize("option", ["--save-lengths", "--picture"])
-@pytest.mark.parametrize("read", ["lengths.html", "model-config.html"])
+@pytest.mark.parametrize("read", ["lengths.svg", "model-config.svg"])
 def test_a_file_that_is_read_is_not_overwritten(capsys: Capture, folder: Path, option: str, read: str) -> None:
     """A log may be the only record of the traffic."""
-    shutil.copy(folder / "lengths.txt", folder / "lengths.html")
-    shutil.copy(folder / "model-config.yaml", folder / "model-config.html")
+    shutil.copy(folder / "lengths.txt", folder / "lengths.svg")
+    shutil.copy(folder / "model-config.yaml", folder / "model-config.svg")
     before = (folder / read).read_bytes()
 
-    told = failure(capsys, "lengths.html", "--config", "model-config.html", option, read)
+    told = failure(capsys, "lengths.svg", "--config", "model-config.svg", option, read)
     assert f"give another file with {option}" in told
     assert (folder / read).read_bytes() == before

@@ -1,13 +1,9 @@
 from pathlib import Path
 
 import pytest
-from tiny_archive import make_archive
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning import target
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import UNKNOWN, EnginePadding, padding_of_config
-from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.load import load_config
-from torchserve_neuron_lstm.config.manifest import MeasuredCost, read_manifest
 
 CONFIG = """\
 neuron_lstm:
@@ -55,15 +51,3 @@ def test_an_engine_that_is_not_installed_is_told(tmp_path: Path) -> None:
 
     assert (found.engine, found.padding) == ("elsewhere", "bucket")
     assert "elsewhere is not installed here" in found.detail
-
-
-def test_an_archive_knows(tmp_path: Path) -> None:
-    measured = (MeasuredCost("sequence", Bucket(4, 8), 0.1),)
-    manifests = [
-        read_manifest(make_archive(tmp_path / "grid")),
-        read_manifest(make_archive(tmp_path / "any", shapes="any")),
-        read_manifest(make_archive(tmp_path / "ragged", shapes="any", padding_costs=measured)),
-    ]
-
-    assert [target.padding_of_archive(manifest).padding for manifest in manifests] == ["bucket", "call", "none"]
-    assert all(target.padding_of_archive(manifest).detail == "" for manifest in manifests)
