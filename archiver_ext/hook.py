@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -89,22 +89,11 @@ class _Finder(MetaPathFinder):
         specs = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _WrappingLoader(spec.loader)
+            run = spec.loader.exec_module
+
+            def run_and_wrap(module: ModuleType) -> None:
+                run(module)
+                wrap(module)
+
+            spec.loader.exec_module = run_and_wrap  # type: ignore[method-assign]  # of this loader alone
         return spec
-
-
-class _WrappingLoader(Loader):
-    """The archiver's own loader, followed by our wrapper."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        wrap(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)

@@ -92,15 +92,6 @@ def test_a_hook_that_cannot_be_installed_says_so(asked: str, code: int) -> None:
     assert "cannot extend torch-model-archiver: ModuleNotFoundError" in done.stderr
 
 
-def test_wrapping_twice_wraps_once() -> None:
-    archiver = fake_archiver()
-    hook.wrap(archiver)
-    once = archiver.package_model
-    hook.wrap(archiver)
-
-    assert archiver.package_model is once
-
-
 def test_our_handler_is_packaged_here_and_its_failure_is_the_exit_code() -> None:
     archiver = fake_archiver()
     hook.wrap(archiver, archive=lambda config, manifest: int(config.code))
