@@ -155,11 +155,3 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(LengthsError, match=said):
             read_lengths(path)
-
-
-def test_an_absurdly_large_file_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "lengths.txt").open("wb") as file:
-        file.truncate(1 << 30)  # sparse
-
-    with pytest.raises(LengthsError, match="expected at most 512 MiB, got 1024: give a sample"):
-        read_lengths(tmp_path / "lengths.txt")
