@@ -50,8 +50,6 @@ class YamlDocument:
         """
         root = _parse_mapping(text, self.source)
         try:
-            for location, line, message in _duplicate_keys(root):
-                self.diagnostics.append(Diagnostic(format_path(location), line, message))
             self._read_known(root)
         except RecursionError as error:
             raise ConfigError(self.source, [Diagnostic("", 1, _TOO_DEEP)]) from error
@@ -107,6 +105,9 @@ class YamlDocument:
                 self.lines[location] = _line_of(key)
                 self.nodes[location] = value
                 yield key.value, value
+            else:
+                message = f"is given twice, first on line {self.lines[location]}: expected each key once"
+                self.diagnostics.append(Diagnostic(format_path(location), _line_of(key), message))
 
     def _value(self, node: yaml.Node, at: Location) -> Any:
         if len(self.lines) > _MOST_VALUES:
@@ -232,32 +233,6 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Diagnostic:
     words = " ".join(part for part in (error.context, error.problem) if part)
     advice = ": indent with spaces" if "'\\t'" in words else ""
     return Diagnostic("", line, f"is not YAML: {truncate(words, 200)}{advice}")
-
-
-def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[Location, int, str]]:
-    """Yield each repeated key of a mapping, of which YAML would silently keep the last."""
-    for location, mapping in _mappings(root, (), set()):
-        first: dict[tuple[str, str], int] = {}
-        for key, _ in mapping.value:
-            identity = (key.tag, str(key.value) if isinstance(key, yaml.ScalarNode) else str(id(key)))
-            if identity in first:
-                message = f"is given twice, first on line {first[identity]}: expected each key once"
-                yield (*location, str(key.value)), _line_of(key), message
-            first.setdefault(identity, _line_of(key))
-
-
-def _mappings(node: yaml.Node, at: Location, seen: set[int]) -> Iterator[tuple[Location, yaml.MappingNode]]:
-    """Yield each mapping once, however many aliases lead to it."""
-    if id(node) in seen or isinstance(node, yaml.ScalarNode):
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        yield at, node
-        for key, value in node.value:
-            yield from _mappings(value, (*at, str(key.value) if isinstance(key, yaml.ScalarNode) else "?"), seen)
-    else:
-        for index, item in enumerate(node.value):
-            yield from _mappings(item, (*at, index), seen)
 
 
 def _misreading(node: yaml.Node | None) -> str:

@@ -146,7 +146,6 @@ error
 model-config.yaml:7: useVenv: expected true or false, got nothing; TorchServe would ignore it without an error
 model-config.yaml:8: jobQueueSize: expected 2147483647 or less, got 3000000000; TorchServe would ignore it without an \
 error
-model-config.yaml:9: handler['3']: is given twice, first on line 9: expected each key once
 model-config.yaml:11: neuron_lstm.model.args.hidden: expected a decimal number, got 010, which YAML reads in base 8 \
 or 60
 model-config.yaml:11: neuron_lstm.model.forward.ids: expected a constant argument, but inputs, lengths or mask give it \
