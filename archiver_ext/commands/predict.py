@@ -64,6 +64,7 @@ def _answer(model: OpenArchive, requests: BinaryIO, answers: BinaryIO, files: Ex
             first = first or lines
         answers.write(answer.text + b"\n")
         report(lines)
+    answers.flush()  # while an error still has a message
     return refused, first, lines
 
 
@@ -75,21 +76,10 @@ def _open_requests(path: Path) -> AbstractContextManager[BinaryIO]:
     return nullcontext(sys.stdin.buffer)
 
 
-@contextmanager
-def _open_answers(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write, as `open_output` does, or standard output."""
+def _open_answers(path: Path) -> AbstractContextManager[BinaryIO]:
     from ..archive.workspace import open_output
 
-    if path == _STANDARD:
-        try:
-            yield sys.stdout.buffer
-            sys.stdout.buffer.flush()
-        except BrokenPipeError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
-            raise ArchiveError("the reader of standard output ended before all lines were answered") from error
-    else:
-        with open_output(path) as file:
-            yield file
+    return nullcontext(sys.stdout.buffer) if path == _STANDARD else open_output(path)
 
 
 @contextmanager

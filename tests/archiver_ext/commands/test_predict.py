@@ -125,7 +125,7 @@ def test_a_reader_that_ends_early_is_no_defect(archive: Path, tmp_path: Path) ->
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        assert process.stderr.read() == b"error: the reader of standard output ended before all lines were answered\n"
+        assert process.stderr.read() == b"error: the reader of standard output ended before everything was written\n"
         assert process.wait() == 1
 
 
