@@ -13,7 +13,6 @@ from types import FunctionType, ModuleType
 
 import torch
 
-from ..config.strict import closest_key
 from ..lowering.exporter.model_attributes import module_file
 from .archive.carried_files import reachable
 from .errors import PackagingError
@@ -70,13 +69,9 @@ def _named(module: ModuleType, file: Path, name: str, defined: Mapping[str, _Mod
     found = getattr(module, name, None)
     if isinstance(found, type) and issubclass(found, torch.nn.Module):
         return found
-    known = list(dict.fromkeys((*defined, *(model.__name__ for model in _models(module)))))
-    near = closest_key(name, known)
-    advice = f"did you mean {near}?" if near else f"it has {', '.join(known) or 'none'}"
-    wrong = (
-        f"{file.name} has no class {name}" if found is None else f"{name} of {file.name} is no torch.nn.Module class"
-    )
-    raise PackagingError(f"neuron_lstm.model.class: {wrong}: {advice}")
+    known = dict.fromkeys((*defined, *(model.__name__ for model in _models(module))))
+    wrong = f"{file.name} has no torch.nn.Module class {name}: it has {', '.join(known) or 'none'}"
+    raise PackagingError(f"neuron_lstm.model.class: {wrong}")
 
 
 def _function_of(module: ModuleType, file: Path) -> FunctionType:

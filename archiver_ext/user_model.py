@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from ..config.diagnostics import truncate
 from ..config.schema import ModelArguments
-from ..config.strict import closest_key
 from ..handlers.runtime.constructor_arguments import ArgumentError, as_argument
 from ..handlers.runtime.own_model import run_method
 from .errors import PackagingError, refusing
@@ -42,18 +42,10 @@ def construct(
         model = model_class(**given)
         model.eval()  # returns None where the user's own train() returns nothing
     except (Exception, SystemExit) as error:
-        called = f"{model_class.__name__}({', '.join(f'{name}={_shown(value)}' for name, value in given.items())})"
-        raise PackagingError(f"{called} fails: {type(error).__name__}: {error}") from error
+        shown = ", ".join(f"{name}={truncate(repr(value), 200)}" for name, value in given.items())
+        raise PackagingError(f"{model_class.__name__}({shown}) fails: {type(error).__name__}: {error}") from error
     serve_method(model, method or "forward", batched=batched)
     return model
-
-
-def _shown(value: object) -> str:
-    """Write an argument in a message: a tensor by its shape, another one by its first 200 characters."""
-    if isinstance(value, torch.Tensor):
-        return f"<tensor of {list(value.shape)}>"
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _bound(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,10 +88,8 @@ def serve_method(model: torch.nn.Module, name: str, *, batched: bool = True) -> 
         model_class = type(model)
         public = [own for own in dir(model_class) if not own.startswith("_")]
         known = [own for own in public if callable(getattr(model_class, own)) and not hasattr(torch.nn.Module, own)]
-        near = closest_key(name, known)
-        advice = f"did you mean {near}?" if near else f"its methods are {', '.join(('forward', *known))}"
-        wrong = "has no method" if method is None else f"holds a {type(method).__name__}, not a method, named"
-        raise PackagingError(f"neuron_lstm.model.method: {model_class.__name__} {wrong} {name}: {advice}")
+        names = ", ".join(("forward", *known))
+        raise PackagingError(f"neuron_lstm.model.method: {model_class.__name__} has no method {name}: it has {names}")
     if name == "forward" and batched:
         return
     run_method(model, method, batched=batched)
