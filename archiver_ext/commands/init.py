@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import re
 import shlex
 import sys
 import textwrap
@@ -43,7 +42,6 @@ _REST = """\
   # threads: 4           # per worker; left out, the host's cores are divided among maxWorkers
   # placement: cores     # pin each worker to its own cores; left out, the system schedules them
 """
-_LOOKS_FOR_NAN = re.compile(rb"\b(isnan|isfinite|nan_to_num|nanmean|nansum)\b")
 _LONGEST_NOTE, _LONGEST_REFUSAL = 200, 2000  # characters
 
 
@@ -105,8 +103,6 @@ def _init(options: argparse.Namespace) -> None:
         name = model_class.__name__ if options.class_name or notes else None
         text = starting_config(model_class, args, options.longest, name, options.method)
         refusal = None if options.no_try else _refusal(model_class, text)
-    if _LOOKS_FOR_NAN.search(options.model_file.read_bytes()):
-        notes.append("the file names isnan or its like: write `missing: nan` to an input whose values may be missing")
     if refusal is not None:
         notes.append(refusal)
         text = textwrap.fill(refusal, 120, initial_indent="# ", subsequent_indent="# ") + "\n" + text
