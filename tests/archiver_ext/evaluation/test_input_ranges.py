@@ -84,8 +84,13 @@ class Packed(nn.Module):
         self.gru, self.weather = nn.GRU(3, 4, batch_first=True), nn.GRU(2, 4, batch_first=True)
 
     def forward(self, x: Tensor, weather: Tensor, hours: Tensor, lengths: Tensor) -> Any:
-        packed = pack_padded_sequence(weather, hours.cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(weather, hours.long().cpu(), batch_first=True, enforce_sorted=False)
         return self.gru(x)[0] + self.weather(packed)[1][-1][:, None]
+
+
+class Scaled(Packed):
+    def forward(self, x: Tensor, weather: Tensor, hours: Tensor, lengths: Tensor) -> Any:
+        return self.gru(x)[0] * hours[:, None, None] + self.weather(weather)[1][-1][:, None]
 
 
 def drawn(model: nn.Module, settings: ServingConfig) -> int:
@@ -128,15 +133,25 @@ def test_lengths_that_are_computed_from_data_are_refused_with_the_line() -> None
         )
 
 
-def test_lengths_of_a_second_sequence_need_a_range() -> None:
-    inputs = (
-        "x: {dtype: float32, shape: [batch, time, 3]}, weather: {dtype: float32, shape: [batch, 6, 2]}, "
-        "hours: {dtype: int64, shape: [batch]%s}"
-    )
-    with pytest.raises(LoweringError, match=r"lengths of no known range \(at .*hours\.cpu\(\).*range: \[1, 6\]"):
-        drawn(Packed(), config(inputs % ""))
+SECOND = (
+    "x: {dtype: float32, shape: [batch, time, 3]}, weather: {dtype: float32, shape: [batch, 6, 2]}, "
+    "hours: {dtype: %s, shape: [batch]%s}"
+)
 
-    assert drawn(Packed(), config(inputs % ", range: [1, 6]")) > 3
+
+def test_lengths_of_a_second_sequence_need_a_range() -> None:
+    with pytest.raises(LoweringError, match=r"lengths of no known range \(at .*hours\.long.*range: \[1, 6\]"):
+        drawn(Packed(), config(SECOND % ("int64", "")))
+
+    assert drawn(Packed(), config(SECOND % ("int64", ", range: [1, 6]"))) > 3
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "decided"),
+    [(Packed, "int64", {"hours"}), (Packed, "int32", {"hours"}), (Scaled, "int64", set())],
+)
+def test_a_range_is_enforced_where_lengths_depend_on_it(model: type[nn.Module], dtype: str, decided: set[str]) -> None:
+    assert lower(model().eval(), config(SECOND % (dtype, ", range: [1, 6]"))).decided == decided
 
 
 @pytest.mark.parametrize("kind", ["random", "large", "pad_value"])
@@ -179,41 +194,3 @@ def test_init_writes_a_range_without_the_padding_of_the_embedding(tmp_path: Path
 
     assert "range: [1, 10]" in text
     assert parse_config(text, "model-config.yaml", tmp_path).input_specs[0].value_range == (1, 10)
-
-
-YAML = """\
-neuron_lstm:
-  inputs:
-    sensor: {dtype: float32, shape: [batch, time, 4]}
-    weather: {dtype: float32, shape: [batch, 6, 3]}
-    hours: {dtype: DTYPE, shape: [batch], range: [1, 6]}
-  buckets: {batch: [1, 2], length: [4]}
-"""
-
-
-class Pair(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.sensor, self.weather = nn.GRU(4, 5, batch_first=True), nn.GRU(3, 5, batch_first=True)
-
-    def forward(self, sensor: Tensor, weather: Tensor, hours: Tensor) -> Tensor:
-        packed = pack_padded_sequence(weather, hours.long(), batch_first=True, enforce_sorted=False)
-        return torch.cat([self.sensor(sensor)[1][-1], self.weather(packed)[1][-1]], 1)
-
-
-class Scaled(Pair):
-    def forward(self, sensor: Tensor, weather: Tensor, hours: Tensor) -> Tensor:
-        return self.sensor(sensor)[1][-1] * hours[:, None] + self.weather(weather)[1][-1]  # type: ignore[no-any-return]  # a tensor
-
-
-@pytest.mark.parametrize("dtype", ["int64", "int32"])
-def test_the_range_of_the_lengths_of_a_second_sequence_is_enforced(dtype: str) -> None:
-    config = parse_config(YAML.replace("DTYPE", dtype), "model-config.yaml")
-
-    assert lower(Pair().eval(), config).decided == {"hours"}
-
-
-def test_a_range_that_nothing_depends_on_is_not_enforced() -> None:
-    config = parse_config(YAML.replace("DTYPE", "int64"), "model-config.yaml")
-
-    assert lower(Scaled().eval(), config).decided == frozenset()
