@@ -120,6 +120,12 @@ def test_objects_of_other_classes_are_not_loaded(tmp_path: Path) -> None:
         find_weights(saved(tmp_path, {"state_dict": STATE, "model": MODEL}), STATE)
 
 
+def test_an_empty_file_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "weights.pt").touch()
+    with pytest.raises(WeightsError, match=r"weights\.pt is empty: save the weights again"):
+        find_weights(tmp_path / "weights.pt", STATE)
+
+
 @pytest.mark.parametrize("content", [[STATE], {"epoch": 3}, {"a": {"b": 1.0}}, torch.ones(3)])
 def test_a_file_without_weights_is_refused(tmp_path: Path, content: Any) -> None:
     with pytest.raises(WeightsError, match=r"save torch.save\(model.state_dict|Save the model's alone"):

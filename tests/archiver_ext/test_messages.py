@@ -90,12 +90,3 @@ def test_our_handler_with_a_hyphen_is_told_to_have_an_underscore(project: Projec
     assert "write --handler neuron_lstm" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (project.folder / "tiny.mar").exists()
-
-
-def test_an_empty_weights_file_is_told_to_be_empty(project: Project) -> None:
-    (project.folder / "weights.pt").write_bytes(b"")
-
-    done = project.archive()
-
-    assert done.returncode == 1
-    assert "weights.pt is empty: save the weights again" in done.stderr

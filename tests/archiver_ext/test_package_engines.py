@@ -2,12 +2,10 @@
 
 import io
 import json
-import re
 from pathlib import Path
 
 import odd_engines
 import pytest
-import torch
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext import cli
@@ -17,7 +15,7 @@ from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 from .archived_answers import answers, check_answers, unpacked
-from .conftest import MODEL, Package, Project
+from .conftest import Package, Project
 
 
 def hosted(project: Project, package: Package, host: Path) -> tuple[Path, str]:
@@ -134,25 +132,3 @@ def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
         check_answers(project, folder, lengths)
     with pytest.raises(SequenceTooLong, match="51 timesteps"):
         answers(folder, [51])
-
-
-def test_a_model_that_is_not_cut_says_so_and_serves(project: Project, package: Package, tmp_path: Path) -> None:
-    text = MODEL.replace("hidden, batch_first=True)", "hidden, batch_first=True, bidirectional=True)")
-    text = text.replace("Linear(hidden, 3)", "Linear(2 * hidden, 3)")
-    (project.folder / "model.py").write_text(text)
-    names: dict[str, type[torch.nn.Module]] = {}
-    exec(text, names)
-    torch.manual_seed(0)
-    torch.save(names["Tiny"]().state_dict(), project.folder / "weights.pt")
-    project.configure(longest=30)
-
-    folder, output = hosted(project, package, tmp_path / "host")
-
-    assert re.search(
-        r"without sessions: the recurrence is bidirectional \(at model\.py:\d+: .*self\.lstm\(packed\)", output
-    )
-    manifest = read_manifest(folder)
-    assert (manifest.kind, manifest.shapes, manifest.carried) == ("sequence", "any", ())
-    assert manifest.kind_reason in output
-    for lengths in ([1], [30], [17, 2, 30, 7, 7]):
-        check_answers(project, folder, lengths)

@@ -153,33 +153,21 @@ def test_a_wrong_result_is_reported_for_every_bucket(
     assert 0.00999 <= float(rows[2][4]) < 0.1
 
 
-def test_memory_that_does_not_suffice_is_no_bug(
-    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "is_bug"), [(MemoryError(), False), (ZeroDivisionError("by zero"), True)])
+def test_an_unexpected_error_is_shown_with_its_traceback_but_for_memory_that_does_not_suffice(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, error: Exception, is_bug: bool
 ) -> None:
-    def full(*_: object) -> None:
-        raise MemoryError
+    def fail(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", full)
+    monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", fail)
     before = project.listing()
 
-    code, _, error = package()
-
-    assert (code, error.splitlines()[-1]) == (1, "error: out of memory")
-    assert "Traceback" not in error
-    assert project.listing() == before
-
-
-def test_an_unexpected_error_is_shown_with_its_traceback(
-    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", lambda model, config: 1 / 0)
-    before = project.listing()
-
-    code, _, error = package()
+    code, _, told = package()
 
     assert code == 1
-    assert "Traceback" in error
-    assert "This is a bug" in error
+    assert ("Traceback" in told) == ("This is a bug" in told) == is_bug
+    assert is_bug or told.splitlines()[-1] == "error: out of memory"
     assert project.listing() == before
 
 

@@ -107,12 +107,3 @@ def test_any_damaged_bytes_are_refused_or_harmless(pack: Damage, folder: Path) -
         refused += is_refused(ArchiveReader.model_name, archive, "tiny")
 
     assert refused > len(damaged) // 2
-
-
-@pytest.mark.parametrize("content", ["{}", '{"format": 1}', '{"format": 1, "checks": 3}', '{"variants": [1]}'])
-def test_a_manifest_without_its_keys_is_a_refusal(content: str, folder: Path, capsys: Capture) -> None:
-    (folder / "variants.json").write_text(content)
-
-    error = refusal(capsys, "inspect", folder)
-    assert error.startswith(f"error: {folder}: variants.json: ")
-    assert "Traceback" not in error
