@@ -81,7 +81,7 @@ test-hosts: $(HOSTS_STAMP) ## archives on Ray Serve and KServe, in an environmen
 bench: $(STAMP) ## the engine compared with other engines: about 4 minutes, on a machine that does nothing else
 	@$(BIN)/python -m tools.bench engines
 
-bench-serve: $(STAMP) ## neuron-lstm serve compared with a plain handler on a stock TorchServe: about 8 minutes
+bench-serve: $(STAMP) ## neuron-lstm serve, on TorchServe and built-in, compared with a plain handler on a stock TorchServe: about 10 minutes
 	@$(BIN)/python -m tools.bench serve
 
 bench-hosts: $(HOSTS_STAMP) ## an archive on Ray Serve compared with plain applications and TorchServe: about 4 minutes

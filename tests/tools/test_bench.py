@@ -15,10 +15,10 @@ import pytest
 import torch
 from graph_device import GraphDevice
 from tools.bench import __main__ as bench
-from tools.bench import compare, engines, gpu
+from tools.bench import compare, engines, gpu, serve
 from tools.bench.engines import FmaLoop
 from tools.bench.harness import BenchmarkFailed, refuse_differences, take_turns
-from tools.bench.load import http_post, load
+from tools.bench.load import Loaded, http_post, load
 from tools.bench.ragged import Case, Size
 from torch_kernel import TorchKernel
 
@@ -89,9 +89,20 @@ def test_servers(tmp_path: Path) -> None:
     found = run(tmp_path, "serve", *options.split())
 
     assert contestants(found) == [
-        "plain, stock, 1 worker", "ours, stock, 1 worker", "ours, serve, 1 worker",
+        "plain, stock, 1 worker", "ours, stock, 1 worker", "ours, serve, 1 worker", "ours, builtin, 1 worker",
         "ours, serve, 1 worker, job_queue_size=500",
     ]  # fmt: skip
+
+
+def test_servers_are_compared_with_the_faster_plain_one_and_by_the_faster_built_in_one() -> None:
+    times = {"plain, stock, 1 worker": 8, "plain, stock, 2 workers": 4, "ours, builtin, 1 worker": 2, "mosec": 1}
+    taken = {name: [serve.Turn(Loaded([time] * 100, time), time / 10)] for name, time in times.items()}
+    many, alone = serve._tables({64: taken, 1: taken}, dict.fromkeys(times, 100.0) | {"mosec": 50.0})
+
+    mosec, ours = ({row.contestant: row.figures for row in many.rows}[name] for name in ("mosec", [*times][2]))
+    assert (many.title, alone.title) == ("Under the load of 64 clients", "Under the load of 1 client")
+    assert (ours["core-ms, times plain"], ours["requests/s, times plain"]) == (0.5, 2.0)
+    assert (mosec["core-ms, builtin's times this"], mosec["MB, builtin's times this"]) == (2.0, 2.0)
 
 
 @pytest.mark.long

@@ -1,7 +1,7 @@
-"""`make bench-serve`: `neuron-lstm serve` compared with a plain handler on a stock TorchServe.
+"""`make bench-serve`: servers of archives compared with a plain handler on a stock TorchServe.
 
-All servers have the same model, and the same clients send them requests in turns. The CPU time of a request is that of
-Java and of the workers during a turn, divided by its requests.
+All servers have the same model, and the same clients send them requests in turns: many at once, and one alone. The CPU
+time of a request is that of all processes of its server during a turn, divided by the requests of the turn.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import psutil
 from running_command import started
-from torchserve_process import TorchServe, free_ports, serving
+from torchserve_process import free_ports, serving
 
 from .classifiers import OURS, PLAIN, compare, load_server, make_archive, make_model
 from .engines import TOLERANCES
@@ -32,12 +33,12 @@ _CORES = len(os.sched_getaffinity(0))
 
 @dataclass(frozen=True)
 class Contestant:
-    """A TorchServe with one model."""
+    """A server of an archive, which is started here."""
 
     handler: str
     """`PLAIN` or `OURS`, which is the model's name too."""
     settings: str
-    """`stock`: those of TorchServe without a file; `serve`: those of `neuron-lstm serve`."""
+    """`stock`: a TorchServe without a file; `serve`: `neuron-lstm serve`; `builtin`: the same with its own server."""
     workers: int
     precision: str = "float32"
     overrides: tuple[str, ...] = ()
@@ -56,13 +57,42 @@ class Turn:
     """One server under load, and the seconds of CPU time of its processes."""
 
     loaded: Loaded
-    java_s: float
-    workers_s: float
+    cpu_s: float
 
     @property
     def core_ms(self) -> float:
         """Milliseconds of CPU time of one request."""
-        return 1000 * (self.java_s + self.workers_s) / len(self.loaded.milliseconds)
+        return 1000 * self.cpu_s / len(self.loaded.milliseconds)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that runs: its address, and the process that started all others."""
+
+    port: int
+    path: str
+    root: psutil.Process
+
+    def turn(self, clients: int, seconds: float, seed: int) -> Turn:
+        """Load the server."""
+        before = self._sum(_cpu_seconds)
+        loaded = load_server(self.port, self.path, clients, seconds, seed)
+        return Turn(loaded, self._sum(_cpu_seconds) - before)
+
+    def megabytes(self) -> float:
+        """Return the memory of all processes; a page that some of them share counts once."""
+        return self._sum(lambda process: process.memory_full_info().pss / 1e6)
+
+    def _sum(self, value: Callable[[psutil.Process], float]) -> float:
+        found = 0.0
+        for process in (self.root, *self.root.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):  # a stock TorchServe has one for a moment in each minute
+                found += value(process)
+        return found
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    return float(sum(process.cpu_times()[:2]))  # user and system
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -85,6 +115,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="one more server, with this setting in place of that of `neuron-lstm serve`; may be repeated",
     )
+    parser.add_argument(
+        "--running",
+        type=_running,
+        action="append",
+        default=[],
+        metavar="NAME=PID:PORT/PATH",
+        help="one more server that serves the model already; may be repeated",
+    )
+
+
+def _running(text: str) -> tuple[str, Server]:
+    found = re.fullmatch(r"(.+)=(\d+):(\d+)(/.*)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected NAME=PID:PORT/PATH, got {text}")
+    return found[1], Server(int(found[3]), found[4], psutil.Process(int(found[2])))
 
 
 def measure(options: argparse.Namespace) -> Result:
@@ -92,7 +137,9 @@ def measure(options: argparse.Namespace) -> Result:
     model = make_model()
     with ExitStack() as stack:
         stores = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serve-")))
-        servers: dict[Contestant, TorchServe] = {}
+        servers: dict[str, Server] = dict(options.running)
+        for server in servers.values():
+            compare(server.port, server.path, model)
         for contestant in _contestants(options):
             store = stores / f"{contestant.workers}-{contestant.precision}"
             store.mkdir(exist_ok=True)
@@ -101,16 +148,16 @@ def measure(options: argparse.Namespace) -> Result:
                 tell(f"packaging for {contestant.name}")
                 sizes = options.batch_size, options.delay
                 make_archive(model, contestant.handler, store, contestant.workers, *sizes, contestant.precision)
-            server = servers[contestant] = stack.enter_context(_started(contestant, archive))
-            compare(server.inference, _path(contestant), model, TOLERANCES[contestant.precision])
+            server = servers[contestant.name] = stack.enter_context(_started(contestant, archive))
+            compare(server.port, server.path, model, TOLERANCES[contestant.precision])
         turns = _turns(servers, options)
-    return Result([Table(f"TorchServe under the load of {options.clients} clients", [*_rows(turns)])])
+        return Result([*_tables(turns, {name: server.megabytes() for name, server in servers.items()})])
 
 
 def _contestants(options: argparse.Namespace) -> list[Contestant]:
     """Return all servers; those with another precision or setting have the most workers."""
     most = max(options.workers)
-    every = [(PLAIN, "stock"), (OURS, "stock"), (OURS, "serve")]
+    every = [(PLAIN, "stock"), (OURS, "stock"), (OURS, "serve"), (OURS, "builtin")]
     return [
         *(Contestant(handler, settings, count) for handler, settings in every for count in options.workers),
         *(Contestant(OURS, "serve", most, precision) for precision in options.precisions),
@@ -118,72 +165,70 @@ def _contestants(options: argparse.Namespace) -> list[Contestant]:
     ]
 
 
-def _path(contestant: Contestant) -> str:
-    return f"/predictions/{contestant.handler}"
-
-
 @contextmanager
-def _started(contestant: Contestant, archive: Path) -> Iterator[TorchServe]:
+def _started(contestant: Contestant, archive: Path) -> Iterator[Server]:
     """Serve an archive under the settings of a contestant."""
+    path = f"/predictions/{contestant.handler}"
     if contestant.settings == "stock":
         models, settings = {contestant.handler: archive.name}, {"job_queue_size": "1000"}
         with serving(archive.parent, models, settings=settings) as server:
-            yield server
+            worker = psutil.Process(server.worker_pids(contestant.handler)[0])
+            yield Server(server.inference, path, worker.parent())
         return
     (port,) = free_ports(1)
-    words = ["serve", str(archive), "--port", str(port), "--disable-token-auth"]
-    words += [word for setting in contestant.overrides for word in ("--set", setting)]
+    words = ["serve", str(archive), "--port", str(port)]
+    if contestant.settings == "builtin":
+        words += ["--server", "builtin", "--drain-seconds", "1", "--workers", str(contestant.workers)]
+    else:
+        words += ["--disable-token-auth", *(f"--set={setting}" for setting in contestant.overrides)]
     folder = archive.with_name(f"serve-{port}")
     folder.mkdir()
     with started(folder, *words) as command:
         try:
             command.wait_until_served()
-            yield TorchServe(port, port + 1, command.log)
+            yield Server(port, path, psutil.Process(command.process.pid))
         finally:
             command.end(signal.SIGTERM)
 
 
-def _turns(servers: Mapping[Contestant, TorchServe], options: argparse.Namespace) -> dict[Contestant, list[Turn]]:
-    """Load all servers in turns.
+def _turns(servers: Mapping[str, Server], options: argparse.Namespace) -> dict[int, dict[str, list[Turn]]]:
+    """Load all servers in turns; returns the turns of each for many clients, and for one.
 
     The warm-up is not counted: Java compiles its code until it has answered some ten thousand requests, which costs
     several times what they cost afterwards.
     """
-    turns: dict[Contestant, list[Turn]] = {contestant: [] for contestant in servers}
-    for contestant in servers:
-        load_server(servers[contestant].inference, _path(contestant), options.clients, options.warm_up, -1)
-    for number, contestant in in_rounds(servers, options.rounds):
-        server = servers[contestant]
-        before = _cpu_seconds(server, contestant.handler)
-        loaded = load_server(server.inference, _path(contestant), options.clients, options.seconds, number)
-        after = _cpu_seconds(server, contestant.handler)
-        turns[contestant].append(Turn(loaded, after[0] - before[0], after[1] - before[1]))
+    turns: dict[int, dict[str, list[Turn]]] = {count: {name: [] for name in servers} for count in (options.clients, 1)}
+    for server in servers.values():
+        server.turn(options.clients, options.warm_up, -1)
+    for number, name in in_rounds(servers, options.rounds):
+        for clients, taken in turns.items():
+            taken[name].append(servers[name].turn(clients, options.seconds, number))
     return turns
 
 
-def _cpu_seconds(server: TorchServe, model: str) -> tuple[float, float]:
-    """Return the seconds of CPU time of Java and of the workers until now."""
-    workers = [psutil.Process(pid) for pid in server.worker_pids(model)]
-    java, *others = [sum(process.cpu_times()[:2]) for process in (workers[0].parent(), *workers)]  # user and system
-    return java, sum(others)
+def _tables(turns: Mapping[int, Mapping[str, Sequence[Turn]]], megabytes: Mapping[str, float]) -> Iterator[Table]:
+    """Yield medians over the turns, their ratios to the plain handler, and those of the built-in server to them.
+
+    The plain handler and the built-in server are those with the workers that answer most requests.
+    """
+    for clients, by_name in turns.items():
+        values = {name: _values(taken) for name, taken in by_name.items()}
+        fastest = sorted(values, key=lambda name: median(values[name]["requests/s"]), reverse=True)
+        plain, builtin = (next(name for name in fastest if word in name) for word in (f"{PLAIN}, stock", "builtin"))
+        rows = []
+        for name, own in values.items():
+            figures = {key: median(taken) for key, taken in own.items()} | {"MB": megabytes[name]}
+            figures |= {f"{key}, times plain": ratio(taken, values[plain][key]) for key, taken in own.items()}
+            figures |= {f"{key}, builtin's times this": ratio(values[builtin][key], own[key]) for key in own}
+            figures["MB, builtin's times this"] = megabytes[builtin] / megabytes[name]
+            rows.append(Row("", name, figures, own["core-ms"]))
+        yield Table(f"Under the load of {clients} client{'s' * (clients > 1)}", rows)
 
 
-def _rows(turns: Mapping[Contestant, Sequence[Turn]]) -> Iterator[Row]:
-    """Yield medians over the turns, and ratios to the plain handler with the workers that answer most requests."""
-    plain = max(
-        (taken for contestant, taken in turns.items() if contestant.handler == PLAIN),
-        key=lambda taken: median(turn.loaded.rate for turn in taken),
-    )
-    for contestant, taken in turns.items():
-        core_ms = [turn.core_ms for turn in taken]
-        figures = {
-            "requests/s": median(turn.loaded.rate for turn in taken),
-            "p50, ms": median(turn.loaded.p50 for turn in taken),
-            "p99, ms": median(turn.loaded.p99 for turn in taken),
-            "core-ms": median(core_ms),
-            "Java's": median(1000 * turn.java_s / len(turn.loaded.milliseconds) for turn in taken),
-            "core-ms, times plain": ratio(core_ms, [turn.core_ms for turn in plain]),
-            "requests/s, times plain": ratio([t.loaded.rate for t in taken], [t.loaded.rate for t in plain]),
-            "p99, times plain": ratio([t.loaded.p99 for t in taken], [t.loaded.p99 for t in plain]),
-        }
-        yield Row("", contestant.name, figures, core_ms)
+def _values(turns: Sequence[Turn]) -> dict[str, list[float]]:
+    return {
+        "requests/s": [turn.loaded.rate for turn in turns],
+        "p50 (ms)": [turn.loaded.p50 for turn in turns],
+        "p99 (ms)": [turn.loaded.p99 for turn in turns],
+        "core-ms": [turn.core_ms for turn in turns],
+    }
