@@ -93,7 +93,7 @@ def test_serve_takes_the_commands_that_are_shown() -> None:
     commands = shown("serve", "serve")
     settings = [name for words in commands for name, _ in _parser().parse_args(words).set]
 
-    assert len(commands) == 5
+    assert len(commands) == 6
     assert unknown_settings(settings) == []
 
 
