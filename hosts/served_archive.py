@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..config.manifest import Manifest
 from ..handlers.description import readiness
@@ -17,12 +20,18 @@ from ..handlers.formats.raw_request import RawRequest
 from ..handlers.formats.request import ModelIdentity
 from ..handlers.open_service import Host, Report, open_service
 from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse, RequestError
-from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS
+from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
 from ..handlers.streaming.store_sessions import StoreSessions
 from ..inference.errors import HOST_ERRORS, ArchiveError
 from ..inference.isolated_modules import IsolatedModules
 from ..inference.reader import ArchiveReader
 from .batch_queue import BatchQueue, QueueFullError
+
+if TYPE_CHECKING:
+    from .spans import RequestSpans
+
+_log = logging.getLogger(__name__)
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,7 @@ class ServedArchive:
             if isinstance(error, HOST_ERRORS):
                 raise ArchiveError(f"{settings.archive}: {str(error) or 'out of memory'}") from error
             raise
+        self._spans = _spans_of(self._service, {"neuron_lstm.model": self.name, "neuron_lstm.version": self.version})
         self._queue = BatchQueue(self._handle, self.manifest.grid.batches[-1], settings.most_waiting)
         self._try: asyncio.Future[dict[str, object]] | None = None
 
@@ -86,7 +96,7 @@ class ServedArchive:
 
     def _handle(self, requests: Sequence[RawRequest]) -> Sequence[RawResponse]:
         with self._user_code():
-            return self._service.handle(requests)
+            return (self._spans or self._service).handle(requests)
 
     def _readiness(self) -> dict[str, object]:
         with self._user_code():
@@ -100,7 +110,9 @@ class ServedArchive:
     async def respond(self, request: RawRequest) -> RawResponse:
         """Return the response to one request. Raises `RequestError`: 503, too many requests wait."""
         try:
-            return await self._queue.respond(request)
+            if self._spans is None:
+                return await self._queue.respond(request)
+            return await self._spans.respond(request, self._queue.respond)
         except QueueFullError:
             raise self._full() from None
 
@@ -130,6 +142,20 @@ class ServedArchive:
     def release(self) -> None:
         """Close the session store and delete the unpacked files; to do so again is harmless."""
         self._files.close()
+
+
+def _spans_of(service: Service, facts: Mapping[str, str]) -> RequestSpans | None:
+    """Return the spans of a service's requests; None: nobody asks for them, or their packages are missing."""
+    endpoint = next(filter(os.environ.get, _ENDPOINTS), None)
+    if endpoint is None and "opentelemetry.sdk.trace" not in sys.modules:
+        return None
+    try:
+        from .spans import request_spans
+
+        return request_spans(service, facts, send=endpoint is not None)
+    except ImportError as error:
+        _log.warning("%s: no spans are sent (%s): pip install 'torchserve-neuron-lstm[otel]'", endpoint, error)
+        return None
 
 
 class UnloadedArchive:

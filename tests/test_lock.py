@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = (ROOT / "requirements.lock").read_text("utf-8")
 PROJECT = "torchserve-neuron-lstm"
-EXTRAS = ("", "dev", "onnxruntime", "openvino", "picture", "redis", "serve", "server", "sign")
+EXTRAS = ("", "dev", "onnxruntime", "openvino", "otel", "picture", "redis", "serve", "server", "sign")
 """Those that the set-up installs."""
 ENTRIES = re.split(r"\n(?=\S)", LOCK.strip())
 """A pinned requirement, and a line for each digest."""

@@ -43,7 +43,7 @@ ONE_FILE = ("model_archiver",)
 
 HOST_PACKAGES = (
     *("fastapi", "google", "grpc", "grpc_health", "kserve", "prometheus_client", "ray", "starlette"),
-    *("uvicorn", "uvloop"),
+    *("opentelemetry", "uvicorn", "uvloop"),
 )
 """Packages of servers, for files of `hosts/` only."""
 
