@@ -35,7 +35,12 @@ class HeldBody(AbstractContextManager["HeldBody"]):
         HeldBody._all_bytes += size
         self._bytes += size
 
+    def remove(self, size: int) -> None:
+        """Count so many bytes no longer."""
+        removed = min(size, self._bytes)
+        HeldBody._all_bytes -= removed
+        self._bytes -= removed
+
     def drop(self) -> None:
         """Count the body no longer."""
-        HeldBody._all_bytes -= self._bytes
-        self._bytes = 0
+        self.remove(self._bytes)

@@ -9,10 +9,13 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ..responses import JSON, JSON_LENGTH_HEADER, NPY, RequestError, malformed
 from .binary_tensors import json_bytes
+
+if TYPE_CHECKING:
+    from ..streaming.stream_sessions import StreamSessions
 
 BODY_FIELDS = ("body", "data")
 REPEATED = ()
@@ -42,6 +45,8 @@ class RawRequest(NamedTuple):
     headers: Mapping[str, object] = _NO_HEADERS
     waited_ms: float = 0.0
     """Milliseconds in the queue of a host that counts them."""
+    stream: Optional[StreamSessions] = None
+    """The sessions of the stream of which it is a chunk; None: it came alone."""
 
     def header(self, name: str) -> str:
         """Return the value of an HTTP header, "" if it is missing. Names are compared without case.

@@ -128,6 +128,8 @@ class SessionService:
         found, rest = find_session_fields(request, self.names, self.codec.is_json)
         try:
             fields = read_session_fields(found, self.names)
+            if request.stream is not None:
+                fields = request.stream.complete(fields, self.names)
             session = make_id() if fields.id is None else self._checked_id(fields.id)
         except RequestError as error:
             self.codec.add_keys(error, rest)
