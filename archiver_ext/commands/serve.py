@@ -67,7 +67,7 @@ def _add_serve(commands: Commands) -> None:
 
 _OPTIONS = {
     "torchserve": ("--disable-token-auth", "--set", "--print-config"),
-    "builtin": ("--workers", "--grpc-port", "--cert", "--key", "--token-file", "--drain-seconds"),
+    "builtin": ("--workers", "--grpc-port", "--cert", "--key", "--token-file", "--drain-seconds", "--allow-origin"),
 }
 """Options of one server alone, which are false where they are not given."""
 
@@ -79,6 +79,12 @@ def _add_builtin(add: Callable[..., object]) -> None:
     add("--key", help="private key of the certificate")
     add("--token-file", type=Path, help="file with the bearer token that requests must have")
     add("--drain-seconds", type=positive, help="time from SIGTERM, when readiness becomes 503, to the last request (5)")
+    add(
+        "--allow-origin",
+        action="append",
+        metavar="ORIGIN",
+        help="an origin, such as http://localhost:8000, whose pages may open streams in browsers; may be repeated",
+    )
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -105,6 +111,7 @@ def _serve_builtin(options: argparse.Namespace) -> None:
         workers=options.workers or 1,
         token=options.token_file and read_token(options.token_file),
         drain_seconds=options.drain_seconds or 5,
+        origins=tuple(options.allow_origin or ()),
     )
     serve_archives(options.archives, settings, print_line)
 

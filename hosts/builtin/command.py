@@ -22,7 +22,10 @@ from ..free_port import check_free
 from .followed_archive import FollowedArchive
 from .worker_processes import ServerSettings, WorkerProcesses
 
-_PACKAGES = ("uvicorn", "httptools", "uvloop", "starlette", "python_multipart", "prometheus_client", "grpc_health")
+_PACKAGES = (
+    *("uvicorn", "httptools", "uvloop", "websockets"),
+    *("starlette", "python_multipart", "prometheus_client", "grpc_health"),
+)
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable of Prometheus's client for the folder in which processes share their values."""
 _SECONDS_BETWEEN_LOOKS = 1.0

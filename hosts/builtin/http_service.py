@@ -7,10 +7,12 @@ import hmac
 import logging
 import socket
 import time
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -22,6 +24,8 @@ from ...handlers.responses import RequestError
 from ..grpc.grpc_server import Archives
 from ..prometheus_metrics import page_of_processes
 from ..rest import respond
+from .stream import answer_stream
+from .stream_connection import StreamConnection
 from .worker_processes import ANSWER_SECONDS, ServerSettings
 
 MOST_CONNECTIONS = 1000
@@ -36,18 +40,24 @@ _HEALTH = ("/ping", "/v2/health/ready", "/v2/health/live")
 
 
 class Application:
-    """The ASGI application of a worker: TorchServe's paths, SageMaker's, and the metrics."""
+    """The ASGI application of a worker: TorchServe's paths, SageMaker's, streams, and the metrics."""
 
     is_draining = False
     """Whether the server is about to end: it is not ready, and keeps no connection."""
 
-    def __init__(self, archives: Archives, token: str | None) -> None:
+    def __init__(self, archives: Archives, token: str | None, origins: Collection[str] = ()) -> None:
+        """`origins` are those of other servers whose pages may open streams."""
         self._archives = archives
+        self._origins = origins
         self._authorization = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
+        """Answer one HTTP request, or all messages of one stream."""
         try:
+            self._check_token(scope)
+            if scope["type"] == "websocket":
+                await answer_stream(scope, receive, send, self._archives, self._origins)
+                return
             response = await self._respond(Request(scope, receive))
         except RequestError as error:
             body = to_json({"code": error.status, "type": error.kind, "message": error.message})
@@ -56,13 +66,16 @@ class Application:
             response.headers["connection"] = "close"
         await response(scope, receive, send)
 
+    def _check_token(self, scope: Scope) -> None:
+        if self._authorization is None or scope["path"] in _HEALTH:
+            return
+        given = Headers(scope=scope).get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(given, self._authorization):
+            raise RequestError("InvalidKeyException", "expected the header Authorization: Bearer TOKEN", status=401)
+
     async def _respond(self, request: Request) -> Response:
         path = request.scope["path"]
-        if path not in _HEALTH:
-            given = request.headers.get("authorization", "").encode("latin-1")
-            if self._authorization is not None and not hmac.compare_digest(given, self._authorization):
-                raise RequestError("InvalidKeyException", "expected the header Authorization: Bearer TOKEN", status=401)
-        elif self.is_draining and path != "/v2/health/live":
+        if path in _HEALTH and self.is_draining and path != "/v2/health/live":
             raise RequestError("ServiceUnavailableException", "The server is about to end", status=503)
         if path == "/metrics" and request.method == "GET":
             page = await asyncio.to_thread(page_of_processes)
@@ -80,10 +93,12 @@ class HttpServer(Server):
 
     def __init__(self, application: Application, settings: ServerSettings) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # any client can cause its warnings
-        options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
+        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "access_log": False}
         config = Config(
             application,
             http=_BoundedConnection,
+            ws=StreamConnection,
+            ws_per_message_deflate=False,  # a small message could be a large chunk
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=_IDLE_SECONDS,
@@ -100,14 +115,15 @@ class HttpServer(Server):
         return nullcontext()
 
     async def on_tick(self, counter: int) -> bool:
-        """Close connections that wait too long for the headers of a request, or whose clients read no response."""
+        """Close connections that wait too long for a request or a message, or whose clients read no response."""
         if counter % 10 == 0:  # each second
             former, self._idle_since, now = self._idle_since, {}, time.monotonic()
             for one in [*self.server_state.connections]:
-                if isinstance(one, _BoundedConnection) and one.is_idle():
-                    since = self._idle_since[one, one.cycle] = former.get((one, one.cycle), now)
-                    if now > since + _IDLE_SECONDS:
-                        one.transport.abort()
+                if isinstance(one, (_BoundedConnection, StreamConnection)) and (waits := one.waits_for()) is not None:
+                    what, seconds = waits
+                    since = self._idle_since[one, what] = former.get((one, what), now)
+                    if now > since + seconds:
+                        one.give_up()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -124,10 +140,14 @@ class _BoundedConnection(HttpToolsProtocol):
     _beside_body = 0
     """Bytes that came since the beginning of the request, or since the last of its body."""
 
-    def is_idle(self) -> bool:
-        """Whether the client has to send a request, or to read a response, before anything goes on."""
+    def waits_for(self) -> tuple[object, float] | None:
+        """Return after which request the client has to act, and the time that it has; None: it waits for the server."""
         is_between = self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]  # None at first
-        return is_between or self.flow.write_paused
+        return (self.cycle, _IDLE_SECONDS) if is_between or self.flow.write_paused else None
+
+    def give_up(self) -> None:
+        """End the connection of a client that had its time."""
+        self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)

@@ -32,7 +32,7 @@ class _Worker:
         self._settings = settings
         self._address = address
         self._archives: dict[str, ServedArchive] = {}
-        self._application = Application(self._archives, settings.token)
+        self._application = Application(self._archives, settings.token, settings.origins)
         self._http = HttpServer(self._application, settings)
         self._grpc: Any = None
         self._serving: asyncio.Task[None] | None = None
@@ -48,6 +48,7 @@ class _Worker:
                 loaded[name] = await asyncio.to_thread(_load, name, folder, self._settings.workers)
             former = {name: self._archives[name] for name in loaded if name in self._archives}
             self._archives.update(loaded)
+            self._http.config.ws_max_size = max(one.manifest.limits.body_bytes for one in self._archives.values())
             if self._serving is None:
                 await self._listen()
         except (ArchiveError, OSError, RuntimeError) as error:

@@ -31,6 +31,8 @@ class ServerSettings:
     """The word that requests must have; None: they need none."""
     drain_seconds: int
     """The time in which a server that ends says that it is not ready, and accepts connections."""
+    origins: tuple[str, ...] = ()
+    """Origins of other servers whose pages may open streams in browsers."""
 
 
 class _Worker:

@@ -43,7 +43,7 @@ ONE_FILE = ("model_archiver",)
 
 HOST_PACKAGES = (
     *("fastapi", "google", "grpc", "grpc_health", "kserve", "prometheus_client", "ray", "starlette"),
-    *("opentelemetry", "uvicorn", "uvloop"),
+    *("opentelemetry", "uvicorn", "uvloop", "websockets"),
 )
 """Packages of servers, for files of `hosts/` only."""
 

@@ -10,21 +10,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import grpc
 import psutil
 import pytest
+from builtin_server import serving
 from grpc_calls import call, equal_over_rest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from host_archives import Archives, in_process
 from mixed_requests import frames_of, mixed_requests
 from rest import JSON, get, post
-from running_command import Command, started
 from tiny_archive import as_mar
 from tls import certificate
-from torchserve_process import free_ports
 from waiting import wait_for
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
@@ -32,26 +30,6 @@ from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 
 pytestmark = pytest.mark.timeout(300)
 MODELS = ("scorer", "tagger", "stream")
-
-
-class Server(NamedTuple):
-    command: Command
-    http: int
-    grpc: int
-
-    def wait_for_line(self, line: str) -> None:
-        wait_for(lambda: line in self.command.text)
-
-
-@contextmanager
-def serving(folder: Path, *words: str | Path) -> Iterator[Server]:
-    http, port = free_ports(2)
-    options = ["--server", "builtin", "--port", http, "--grpc-port", port, "--drain-seconds", 1]
-    with started(folder, "serve", *map(str, [*words, *options])) as command:
-        command.wait_until_served()
-        yield Server(command, http, port)
-        assert command.process.poll() is not None or command.end(signal.SIGINT) == 0
-        assert command.left() == []
 
 
 @contextmanager
