@@ -17,6 +17,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from ..grpc.grpc_server import Archives
 from ..grpc.methods import SERVICE
 from ..kserve_grpc import inference_server
+from .grpc_streams import GrpcStreams
 from .worker_processes import ServerSettings
 
 _READY = f"/{SERVICE}/ServerReady"
@@ -37,6 +38,8 @@ class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no t
         most_bytes = 2 * max(one.manifest.limits.body_bytes for one in archives.values())  # beyond, nobody tells why
         self._server = inference_server(archives, most_bytes, shares_port=True, interceptors=[self])
         add_HealthServicer_to_server(self._health, self._server)
+        self._streams = GrpcStreams(archives)
+        self._server.add_generic_rpc_handlers((self._streams.handler(),))
         address = f"{settings.host}:{settings.grpc_port}"
         if settings.cert is None or settings.key is None:
             self._server.add_insecure_port(address)
@@ -55,7 +58,8 @@ class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no t
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, seconds: float) -> None:
-        """Take no more calls, and answer those that came, within this time."""
+        """Take no more calls, and answer what came, within this time."""
+        self._streams.end()
         await self._server.stop(seconds)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:

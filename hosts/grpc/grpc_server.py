@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from ...handlers.formats.raw_request import RawRequest
-from ...handlers.responses import RequestError
+from ...handlers.responses import RawResponse, RequestError
+from ...handlers.streaming.stream_sessions import StreamSessions
 from ..held_bodies import HeldBody
 from ..metadata import model_metadata, server_metadata
 from ..rest import find_archive, not_ready
@@ -38,9 +39,26 @@ async def answer(method: str, content: bytes, metadata: Metadata, archives: Arch
         return refused(error)
 
 
+async def answer_in_stream(content: bytes, metadata: Metadata, archives: Archives, sessions: StreamSessions) -> bytes:
+    """Answer one message of ModelStreamInfer, once those before it are answered. `sessions` are those of its stream.
+
+    An error ends no stream: its type is a parameter of the response.
+    """
+    told, answered = message_class("ModelStreamInferResponse")(), RawResponse(500, b"")
+    try:
+        answered = await _asked(content, metadata, archives, sessions)
+        told.infer_response.MergeFromString(infer_response(answered))
+    except RequestError as error:
+        told.error_message = error.message
+        told.infer_response.parameters["error_type"].string_param = error.kind
+    sessions.note(answered)
+    message: bytes = told.SerializeToString()
+    return message
+
+
 async def _respond(method: str, content: bytes, metadata: Metadata, archives: Archives) -> bytes:
     if method == "ModelInfer":
-        return await _infer(content, metadata, archives)
+        return infer_response(await _asked(content, metadata, archives))
     request = parse(f"{method}Request", content)
     if method == "ServerLive":
         return _message(method, {"live": True})
@@ -63,14 +81,16 @@ async def _is_ready(name: str, version: str, archives: Archives) -> bool:
     return bool((await archive.readiness())["ready"])
 
 
-async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> bytes:
+async def _asked(
+    content: bytes, metadata: Metadata, archives: Archives, sessions: StreamSessions | None = None
+) -> RawResponse:
     read = partial(_read_request, content, metadata, archives)
     with HeldBody(len(content)) as held:
         held.add(len(content))
         # Whoever asks besides does not wait for a message that may have many fields.
         (name, version), request = await asyncio.to_thread(read) if len(content) > _FEW_BYTES else read()
         archive = _find(name, version, archives)  # it may have been replaced, or removed, meanwhile
-        return infer_response(await archive.respond(request))
+        return await archive.respond(request._replace(stream=sessions))
 
 
 def _read_request(content: bytes, metadata: Metadata, archives: Archives) -> tuple[tuple[str, str], RawRequest]:

@@ -61,6 +61,7 @@ _MESSAGES: Mapping[str, _Fields] = {
         "raw_output_contents": "repeated bytes",
     },
     "ModelInferResponse.InferOutputTensor": _TENSOR,
+    "ModelStreamInferResponse": {"error_message": "string", "infer_response": "ModelInferResponse"},
     "InferParameter": {
         "bool_param": "one bool",
         "int64_param": "one int64",
