@@ -22,7 +22,6 @@ from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 pytestmark = [pytest.mark.xdist_group("third party"), pytest.mark.timeout(180), pytest.mark.ci]
 
@@ -124,31 +123,6 @@ def test_its_archive_answers_as_eager_does(site: Path, source: Source, unpacked:
         logits, state = source.model(torch.tensor([row]), torch.tensor([len(row)]))
         torch.testing.assert_close(torch.tensor(answers[0]), logits[0], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(torch.tensor(answers[1]), state[0], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.long
-@torch.no_grad()
-def test_what_it_lacks_runs_on_the_cpu(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = MODEL.replace("self.head =", "self.gru = torch.nn.GRU(12, 12, batch_first=True)\n        self.head =")
-    model = model.replace("pad_packed_sequence(packed,", "pad_packed_sequence(self.gru(packed)[0],")
-    (tmp_path / "given.py").write_text(model)
-    monkeypatch.setenv("PYTHONPATH", python_path(site))
-    monkeypatch.syspath_prepend(site)
-    block = BLOCK.replace("[1, 4], length: [3, 8]", "[4], length: [8]") + "backend: numpy\n"
-    refused = archive(write_source(tmp_path / "plain", tmp_path / "given.py", block), "mixed", tmp_path)
-    divided = write_source(tmp_path / "divided", tmp_path / "given.py", f"{block}partitioner_config: {{}}")
-    archived(divided, "mixed", tmp_path, ["--archive-format", "no-archive"])
-    variants = load_archive(tmp_path / "mixed", 1)
-    rows = [torch.tensor(row) for row in ROWS]
-    lengths = [len(row) for row in rows]
-
-    assert "numpy has no neuron_lstm.rnn.default" in refused.stdout
-    for row, answer in zip(
-        rows, variants.run_plan(variants.plan(lengths), [(row,) for row in rows], lengths)[0], strict=True
-    ):
-        logits, state = divided.model(row[None], torch.tensor([len(row)]))
-        torch.testing.assert_close(answer[0], logits[0], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(answer[1], state[0], atol=1e-5, rtol=1e-5)
 
 
 def test_a_host_without_the_distribution_refuses_and_names_it(unpacked: Path, tmp_path: Path) -> None:

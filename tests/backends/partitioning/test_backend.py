@@ -85,16 +85,6 @@ def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
     assert_answers_of(model, engine, tmp_path)
 
 
-@pytest.mark.long
-@pytest.mark.xdist_group("inductor")
-def test_compiled_code_and_the_cpu_together(tmp_path: Path) -> None:
-    """AOTInductor supports every operator, so the sort is put on the CPU by name."""
-    engine, model = get_backend("inductor"), Perceptron().eval()
-    PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
-    assert targets(tmp_path) == ["device", "cpu"]
-    assert_answers_of(model, engine, tmp_path)
-
-
 @pytest.mark.ci
 def test_the_sort_that_neuronx_does_not_take_runs_on_the_cpu(tmp_path: Path) -> None:
     """The defaults write Python source: the torch of the engine's hosts cannot read this one's exports."""
