@@ -6,8 +6,9 @@ once; after each request, what differs is put back. So every request is answered
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from operator import is_, itemgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import is_, itemgetter, methodcaller
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 
 from .state_places import UNSET, HolderPlace, Place, SlotPlace, TensorPlace, TypePlace, version_of
 from .state_walk import OF_MODULES, StateWalk, held_by
+
+_VALUES = methodcaller("values")
 
 
 class KeptState:
@@ -67,10 +70,10 @@ class KeptState:
         # The attributes of a module of torch are read at once, without those that no call uses.
         names = [(*held_by(held), *(name for name in held if name not in OF_MODULES)) for held in of_torch]
         self._modules = [(itemgetter(*own), held) for own, held in zip(names, of_torch)]
-        self._classes = [held for held in self._filled if isinstance(held, MappingProxyType)]
-        whole = {id(held) for held in (*of_torch, *self._classes)}
+        classes_of_files = [held for held in self._filled if isinstance(held, MappingProxyType)]
+        whole = {id(held) for held in (*of_torch, *classes_of_files)}
         self._iterated = [held for held in self._filled if id(held) not in whole]
-        self._dicts = [held for held in self._iterated if isinstance(held, dict)]
+        self._mappings = [*(held for held in self._iterated if isinstance(held, dict)), *classes_of_files]
         self._usual: list[Place] = []
         """Places that earlier requests have changed. Put back, they are as they were noted."""
         self._note()
@@ -80,20 +83,16 @@ class KeptState:
         self._versions = list(map(version_of, self._tensors))
         self._addresses = list(map(torch.Tensor.data_ptr, self._plain))
         self._sizes = list(map(len, self._filled))
-        self._objects = self._all_objects()
+        self._objects = list(self._all_objects())
 
-    def _all_objects(self) -> list[Any]:
+    def _all_objects(self) -> Iterator[Any]:
         """Return the objects that are held, and the keys of dicts; of a module of torch, what its calls use."""
-        objects: list[Any] = []
-        add = objects.extend
-        for held in self._iterated:
-            add(held)
-        for mapping in (*self._dicts, *self._classes):
-            add(mapping.values())
-        for read, attributes in self._modules:
-            add(read(attributes))
-        add([read() for read in self._slots])
-        return objects
+        return chain(
+            chain.from_iterable(self._iterated),
+            chain.from_iterable(map(_VALUES, self._mappings)),
+            chain.from_iterable([read(attributes) for read, attributes in self._modules]),
+            [read() for read in self._slots],
+        )
 
     def _is_changed(self) -> bool:
         """Whether any place is changed: one pass over all, because most requests change none."""
