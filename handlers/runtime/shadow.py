@@ -45,6 +45,7 @@ _WEIGHT_SHARES = (1e-4, 1e-5, 1e-6) * 4
 """Changes of the weights: about those of rounding in layers, in either direction."""
 _OVERFLOWING = 1e18
 """Values whose sums and products may overflow. Any client can send them, so they change nothing but counts."""
+_NO_COUNTS: Counter[str] = Counter()
 _LAST_SECONDS = 5.0  # the end of the process waits no longer for a comparison
 
 
@@ -115,10 +116,10 @@ class ShadowedModel:
 
     def take_counts(self) -> Counter[str]:
         """Return the counts since the last call: answers `compared`, `different` and, if too many waited, `dropped`."""
-        counts = self._counts
-        if counts:  # most batches have none
-            with self._lock:
-                counts, self._counts = self._counts, Counter()
+        if not self._counts:  # as after most batches
+            return _NO_COUNTS
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
         return counts
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ class Running(NamedTuple):
     stream: ClientConnection
     other: ClientConnection
     released: asyncio.Event
-    """When it is set, the model answers with the size of each message."""
+    """The event after which the model answers, with the size of each message."""
     asked: list[int]
 
     async def send(self, messages: list[str]) -> None:
