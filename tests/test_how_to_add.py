@@ -217,6 +217,7 @@ def test_a_backend_packages_and_serves(archive: Path, answers: list[list[object]
     assert answers[2][0] == 200
 
 
+@pytest.mark.ci
 def test_a_yaml_key_is_in_the_schema_and_in_the_manifest(checkout: Checkout, archive: Path) -> None:
     assert json.loads((archive / "variants.json").read_text())["owner"] == "speech"
     assert '"Team that answers for the model."' in checkout.command("schema")

@@ -1,8 +1,11 @@
+import pytest
+
 from torchserve_neuron_lstm.config.manifest import read_manifest
 
 from .conftest import Project
 
 
+@pytest.mark.ci
 def test_an_archive_is_packaged_with_lengths_chosen_for_its_traffic(project: Project) -> None:
     file = project.folder / "model-config.yaml"
     file.write_text(file.read_text().replace("[2, 4]", "{auto: 2, histogram: lengths.txt}"))

@@ -14,6 +14,7 @@ from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 from .archived_answers import largest_difference, unpacked
 
+pytestmark = pytest.mark.ci
 MODEL = '''
 import torch
 
@@ -87,7 +88,6 @@ def test_a_host_with_a_gpu_answers_as_the_model(packaged: tuple[Source, Path], d
     assert len(device.captured) == captured >= 4
 
 
-@pytest.mark.ci
 def test_segments_share_the_weights_and_are_captured_at_load(
     partitioned: tuple[Source, Path], device: GraphDevice
 ) -> None:
@@ -100,13 +100,11 @@ def test_segments_share_the_weights_and_are_captured_at_load(
     assert device.uploads == len({*source.model.state_dict()})
 
 
-@pytest.mark.ci
 def test_segments_are_on_the_gpu_that_the_server_gives(partitioned: tuple[Source, Path], device: GraphDevice) -> None:
     with pytest.raises(LoadError, match=r"there is no cuda:2 here"):
         load_archive(partitioned[1], threads=1, device="cuda:2")
 
 
-@pytest.mark.ci
 def test_loading_segments_needs_no_more_memory_than_serving_them(
     partitioned: tuple[Source, Path], monkeypatch: pytest.MonkeyPatch, device: GraphDevice
 ) -> None:

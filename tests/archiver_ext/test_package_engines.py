@@ -114,6 +114,7 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
         answers(folder, [51])
 
 
+@pytest.mark.ci
 def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
     project: Project, package: Package, tmp_path: Path
 ) -> None:

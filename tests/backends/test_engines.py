@@ -156,6 +156,7 @@ def test_further_loads_share_the_weights(compiled: Compiled) -> None:
     assert (psutil.Process().memory_info().rss - before) / 3 < TABLE_BYTES / 2
 
 
+@pytest.mark.ci
 def test_another_process_answers_the_same(compiled: Compiled) -> None:
     inputs = several_inputs(0.0)
     torch.save(list(inputs), compiled.root / "inputs.pt")

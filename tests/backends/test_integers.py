@@ -34,6 +34,7 @@ class Arithmetic(nn.Module):
         return (*rounded, *sums, *powers, *narrow, *others, *bools)
 
 
+@pytest.mark.ci
 def test_onnxruntime_computes_integers_of_any_size_as_torch_does(tmp_path: Path) -> None:
     module, engine = Arithmetic(), get_backend("onnxruntime")
     program = exported(module, torch.ones(2, 5, dtype=torch.int64))

@@ -32,6 +32,7 @@ def directory(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
 def test_an_operator_without_counterpart_is_named(name: str, tmp_path: Path) -> None:
     class Bessel(torch.nn.Module):

@@ -67,6 +67,7 @@ _KEYS = st.sampled_from(["inputs", "buckets", "model", "lengths", "outputs", "co
 _VALUES = st.tuples(_KEYS, AWKWARD).map(lambda pair: f"{PRESETS[1]}\n  {pair[0]}: {pair[1]}\n")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "texts",
     [TEXTS, mutations(), TEXTS.map("neuron_lstm: {}".format), _VALUES],

@@ -29,6 +29,7 @@ def test_an_untouched_archive_is_ready(small_archive: Path) -> None:
     assert started.ran == f"{PACKAGE}.handlers.torchserve"
 
 
+@pytest.mark.ci
 def test_every_file_changed_by_one_byte_is_named(archive: Path) -> None:
     names = files_of(archive)
     assert {"SHA256SUMS", ENTRY_FILE, "variants.json", "MAR-INF/MANIFEST.json", "weights.pt"} <= set(names)

@@ -60,6 +60,7 @@ def until(holds: Callable[[], bool], seconds: float = 20) -> bool:
     return holds()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("by", "code"), ENDS)
 def test_two_archives_are_served_as_printed_until_the_end(
     archive: Path, tmp_path: Path, temporary: Path, by: signal.Signals, code: int

@@ -87,6 +87,7 @@ def test_a_fork_of_a_process_that_has_computed_opens_archives(folder: Path) -> N
     assert "spawn" in two
 
 
+@pytest.mark.ci
 @pytest.mark.few(1)
 @pytest.mark.parametrize("parent", ["imports", "ends a thread"])
 def test_a_fork_of_a_process_that_has_not_computed_has_all_threads(folder: Path, parent: str) -> None:

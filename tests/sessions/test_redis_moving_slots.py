@@ -30,6 +30,7 @@ def begin_move(cluster: LocalCluster) -> Iterator[BeginMove]:
     cluster.begin_move(SLOT, source).finish()
 
 
+@pytest.mark.ci
 def test_a_slot_that_moves_while_sessions_are_written_loses_nothing(cluster: LocalCluster, store_on: MakeStore) -> None:
     store = store_on(cluster.url, limits=Limits(1_000_000, 10**9, 900.0))
     names = [id_in_partition(f"moves {number}", "tagger", 3) for number in range(300)]

@@ -31,6 +31,7 @@ torch.save([tracing.load(name)(x) for name in sys.argv[1:]], "answers.pt")
 """
 
 
+@pytest.mark.ci
 def test_another_process_answers_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     x, backends = torch.rand(5, 2, 4), ("eager", "native", "onnxruntime")

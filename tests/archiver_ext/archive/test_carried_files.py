@@ -73,6 +73,7 @@ def assert_imported(folders: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.ci
 def test_the_models_own_code_can_be_served_from_the_carried_files(tmp_path: Path) -> None:
     for asked, module in OWN_CODE.items():
         files = carried_files("eager", **{asked: True})  # type: ignore[arg-type]  # one of the flags

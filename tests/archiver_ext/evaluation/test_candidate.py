@@ -76,6 +76,7 @@ def test_chunks_that_join_the_timesteps_before_them_are_only_run_where_they_are_
     assert make_candidate(Whole(), program, streams=False, beyond_grid=True).program.chunked is None
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_model_that_is_not_cut_keeps_its_own_reason(streams: bool) -> None:
     program = lowered("AttentionPooling")

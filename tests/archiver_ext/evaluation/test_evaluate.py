@@ -135,6 +135,7 @@ def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypa
     assert total_ms >= 1000 * SLOW_S * 2  # neither 8, 16 nor 4, 8, 12, 16 are the lengths of buckets
 
 
+@pytest.mark.ci
 def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = SlowWherePadded()
     manifest, _ = attempted(engine, tmp_path, monkeypatch)
@@ -146,6 +147,7 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
     assert min(cost.milliseconds for cost in padding if cost.bucket.batch > 1) >= 1000 * SLOW_S
 
 
+@pytest.mark.ci
 @pytest.mark.few(1)
 @pytest.mark.parametrize("engine", [InTheGrid(), NotRagged()])
 def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(

@@ -119,6 +119,7 @@ def test_code_that_cannot_run_beside_requests_is_refused(
     assert said in done.stdout
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("lowering", ["auto", "required"])
 def test_short_requests_that_take_another_branch_are_answered_by_the_models_own_code(

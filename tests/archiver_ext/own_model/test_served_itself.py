@@ -196,6 +196,7 @@ def test_an_archive_of_the_model_itself_says_so_everywhere(tmp_path: Path) -> No
         assert list(numbers(answer)) == eager_numbers(tmp_path, one)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(get_backend("native").unavailable() is not None, reason="no compiler")
 @pytest.mark.timeout(300)
 def test_recurrent_layers_are_computed_by_the_engine_native_where_the_yaml_names_it(tmp_path: Path) -> None:
@@ -363,6 +364,7 @@ class Model(nn.Module):
 """
 
 
+@pytest.mark.ci
 def test_a_model_that_takes_some_lengths_only_is_served_for_these(tmp_path: Path) -> None:
     result = archived(tmp_path, MULTIPLES, ONLY_TORCH.replace("[4, 9]", "[4, 12]"))
 

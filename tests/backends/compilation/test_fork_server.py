@@ -134,6 +134,7 @@ def test_compilation_is_stopped_while_the_server_imports(
     assert server._process is None
 
 
+@pytest.mark.ci
 def test_a_process_that_compiles_is_stopped_with_what_it_started(
     processes: CompileProcesses, job: CompileJob, tmp_path: Path
 ) -> None:

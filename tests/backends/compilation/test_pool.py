@@ -56,6 +56,7 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiling:
     return run
 
 
+@pytest.mark.ci
 def test_every_job_is_done_whatever_the_engine_prints(compiling: Compiling) -> None:
     results = compiling("good")
 

@@ -17,6 +17,7 @@ from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import LoadError
 
 
+@pytest.mark.ci
 @pytest.mark.few(7)
 @pytest.mark.parametrize("own_kernel", [True, False], ids=["own kernel", "layers of the device"])
 @pytest.mark.parametrize("case", CASES, ids=str)

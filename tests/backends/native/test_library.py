@@ -141,6 +141,7 @@ for core in cores:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.ci
 @pytest.mark.few(1)
 @pytest.mark.parametrize("code", ["answers_of(stack, batch)", "sys.exit(0)"], ids=["idle", "never used"])
 def test_a_process_ends_with_its_threads(file: Path, code: str) -> None:
@@ -206,6 +207,7 @@ print(os.waitpid(child, 0)[1], torch.equal(answers_of(stack, batch)[0], before))
     assert (ended.returncode, ended.stdout.strip()) == (0, "0 True"), ended.stderr
 
 
+@pytest.mark.ci
 def test_more_threads_than_the_system_has_are_refused(file: Path) -> None:
     ended = in_process(
         file,

@@ -156,6 +156,7 @@ def memory(kind: str) -> int:
 NAMES = b"".join(field(4, field(1, b"%x" % number)) for number in range(200_000))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "content",
     [

@@ -244,6 +244,7 @@ def test_the_same_model_in_other_buckets_goes_on_from_its_sessions() -> None:
     assert streaming.with_weight_digests(state, ["abd"]) == of_others
 
 
+@pytest.mark.ci
 def test_the_state_id_depends_on_the_code_and_its_constants() -> None:
     """A tensor that forward() makes is no weight, and the code reads the same."""
     makers: list[Callable[[], nn.Module]] = [Plain, lambda: Plain(2.0), Wider, Shifted, ShiftedElsewhere]

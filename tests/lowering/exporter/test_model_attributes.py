@@ -168,6 +168,7 @@ class Adapting(nn.Module):
 HERE = r" \(at test_model_attributes"
 
 
+@pytest.mark.ci
 @pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("make", "state"),

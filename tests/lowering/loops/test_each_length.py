@@ -228,6 +228,7 @@ def by_its_text(m: Cells, x: Tensor) -> Any:
     return h * 2 if str(x.size(1)) == "63" else h
 
 
+@pytest.mark.ci
 def test_a_plain_number_of_the_timesteps_may_decide_a_branch_so_every_length_is_run() -> None:
     with pytest.raises(LoweringError, match=r"plain number of the number of timesteps .at .*str"):
         lower(Cells(by_its_text).eval(), one_input(SHAPE, length="[7, 700]"))
