@@ -95,7 +95,7 @@ def _open(host: Host) -> Service:
         report,
         sessions=sessions,
         response_timeout_ms=host.response_timeout_ms,
-        observe=None if shadowed is None else shadowed.observe,
+        shadow=shadowed,
         wake=archive.wake,
     )
 

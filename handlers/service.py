@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import ceil
-from typing import Union
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Union
 
 from .admission import Admission, Pace, PendingRequest, names_deadline, out_of_time, too_large, too_late
 from .batch import BatchStats, attempt, merge_stats, run_sequences
@@ -25,6 +23,9 @@ from .responses import DEFAULT_MAX_RESPONSE_BYTES, TRUNCATED, Encoded, Outcome, 
 from .runtime.loader import ServedModel
 from .streaming.chunk_service import SessionRequest, SessionService, without_successors
 from .streaming.state import SessionSource
+
+if TYPE_CHECKING:  # only some archives carry the file
+    from .runtime.shadow import ShadowedModel
 
 _log = logging.getLogger(__name__)
 AcceptedRequest = Union[InferenceRequest, SessionRequest]
@@ -54,8 +55,8 @@ class Service:
     """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
     sessions: SessionSource | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
-    observe: Callable[[Sequence[Tensor], int, Outputs], None] | None = None
-    """A function that receives the tensors of each sequence, its timesteps, and its outputs."""
+    shadow: ShadowedModel | None = None
+    """The comparison of a share of the answers."""
     wake: Callable[[], None] = lambda: None
     """A function that wakes the engine's threads, called before a batch is decoded."""
 
@@ -233,10 +234,10 @@ class Service:
         """Run and encode requests together."""
         sequences = [sequence for request in requests for sequence in request.sequences]
         outputs, stats = run_sequences(self.model, sequences, self.clock, pace)
-        if self.observe is not None:
-            for sequence, result in zip(sequences, outputs):
-                if not isinstance(result, RequestError):
-                    self.observe(sequence.tensors, sequence.length, result)
+        if self.shadow is not None:
+            for place in self.shadow.chosen(len(outputs)):
+                if not isinstance(result := outputs[place], RequestError):
+                    self.shadow.observe(sequences[place].tensors, sequences[place].length, result)
         return [*map(self._respond, requests, _by_request(requests, outputs))], stats
 
     def _respond(self, request: InferenceRequest, outputs: list[Outputs] | RequestError) -> Outcome:

@@ -71,11 +71,12 @@ class ShadowedModel:
     ) -> None:
         """Compare with `answer`, whose model has `weights`.
 
-        `choose` returns a number from 0 to 1 for each answer (default: at random).
+        `choose` returns a number from 0 to 1, without 1, for each comparison (default: at random).
         """
         self.manifest: Manifest = lowered.manifest
         self._lowered, self._settings, self._answer, self._weights = lowered, settings, answer, weights
         self._choose = choose or random.Random().random  # noqa: S311 - not a secret; each worker has its own
+        self._answers_left = self._gap()
         self._waiting: queue.Queue[Optional[_Comparison]] = queue.Queue(_MOST_WAITING)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -104,15 +105,31 @@ class ShadowedModel:
             return [self._answer(tensors, length) for tensors, length in zip(sequences, lengths)], ()
         return self._lowered.run_plan(plan, sequences, lengths, pad, resumed)
 
+    def _gap(self) -> int:
+        """Draw the number of answers before the next comparison, such that each answer has the same probability."""
+        share = self._settings.share
+        return 0 if share >= 1 else int(math.log1p(-self._choose()) / math.log1p(-share))
+
+    def chosen(self, answers: int) -> Sequence[int]:
+        """Return the places of those that are compared among the answers of a batch."""
+        if self._answers_left >= answers or self.answers_itself:  # as after most batches
+            self._answers_left -= answers
+            return ()
+        places = []
+        while self._answers_left < answers:
+            places.append(self._answers_left)
+            self._answers_left += 1 + self._gap()
+        self._answers_left -= answers
+        return places
+
     def observe(self, tensors: Sequence[torch.Tensor], length: int, outputs: Tensors) -> None:
-        """Compare an answer, if it is chosen. Its tensors are copied: programs use buffers again, codecs may write."""
-        if self.answers_itself or self._choose() >= self._settings.share:
-            return
-        try:
-            given, answered = (tuple([tensor.clone() for tensor in either]) for either in (tensors, outputs))
-            self._waiting.put_nowait(_Comparison(given, length, answered))
-        except queue.Full:
-            self._count(dropped=1)
+        """Compare an answer. Its tensors are copied: programs use buffers again, and codecs may write."""
+        with suppress(queue.Full):
+            if not self._waiting.full():  # else nothing is copied
+                given, answered = (tuple([tensor.clone() for tensor in either]) for either in (tensors, outputs))
+                self._waiting.put_nowait(_Comparison(given, length, answered))
+                return
+        self._count(dropped=1)
 
     def take_counts(self) -> Counter[str]:
         """Return the counts since the last call: answers `compared`, `different` and, if too many waited, `dropped`."""

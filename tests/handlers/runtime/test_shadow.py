@@ -58,9 +58,10 @@ def ask(model: ShadowedModel, *lengths: int) -> list[Tensors]:
     """Answer requests of these lengths as one batch, as the service does."""
     requests = [[torch.full((length,), SECRET)] for length in lengths]
     outputs, _ = model.run_plan(model.plan(lengths), requests, lengths)
-    for request, length, output in zip(requests, lengths, outputs, strict=True):
-        model.observe(request, length, output)
-        request[0].zero_()  # as a codec may that writes into the inputs
+    for place in model.chosen(len(outputs)):
+        model.observe(requests[place], lengths[place], outputs[place])
+    for (tensor,) in requests:
+        tensor.zero_()  # as a codec may that writes into the inputs
     return outputs
 
 
@@ -177,6 +178,16 @@ def test_a_share_of_the_answers_is_chosen(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert 60 < len(chosen) < 140
     assert {*chosen} == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("batch", [1, 7, 400])
+def test_every_answer_is_compared_with_the_same_probability_whatever_the_batches(batch: int) -> None:
+    with shadowed(share=0.1, choose=random.Random(5).random) as model:
+        chosen = [start + place for start in range(0, 28_000, batch) for place in model.chosen(batch)]
+
+    assert chosen == sorted({*chosen})
+    assert 2600 < len(chosen) < 3000
+    assert 220 < sum(later - place == 1 for place, later in pairwise(chosen)) < 340
 
 
 def test_workers_choose_independently() -> None:
