@@ -7,17 +7,24 @@ once; after each request, what differs is put back. So every request is answered
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from operator import is_, itemgetter, methodcaller
-from types import MappingProxyType, ModuleType
+from operator import is_
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from .state_places import UNSET, HolderPlace, Place, SlotPlace, TensorPlace, TypePlace, version_of
-from .state_walk import OF_MODULES, StateWalk, held_by
+from .state_places import HolderPlace, MappingPlace, Place, SlotPlace, TensorPlace, TypePlace, dict_of, version_of
+from .state_walk import StateWalk
 
-_VALUES = methodcaller("values")
+try:  # a number that Python keeps (PEP 509): it takes a tenth of the time, and leaves the objects alone
+    from torch._C._dynamo.guards import dict_version
+except ImportError:
+    from .state_places import content_of as dict_version  # type: ignore[assignment,unused-ignore]
+
+_TRIES = 3  # times that places are put back, before the model is made anew
+_MOST_NAMES = 100
 
 
 class KeptState:
@@ -53,57 +60,65 @@ class KeptState:
         self._counted, self._compared = ([p for p in tensors if p.counted is counted] for counted in (True, False))
         self._tensors = [place.tensor for place in self._counted]
         self._plain = [place.tensor for place in tensors if place.is_plain]
-        at_once = [place for place in self._compared if place.bits]
-        bits = [place.bits for place in at_once if place.bits]
+        bits = [place.bits for place in self._compared if place.bits]
         self._now, self._before = [now for now, _ in bits], [before for _, before in bits]
-        self._aliased, self._memory = [place.tensor for place in at_once], [place.memory for place in at_once]
+        aliased = [place for place in tensors if place.is_plain or place.bits]
+        self._aliased, self._memory = [place.tensor for place in aliased], [place.memory for place in aliased]
         classes = [place for place in walk.places if isinstance(place, TypePlace)]
         self._typed, self._types = [place.value for place in classes], [place.own for place in classes]
-        slots = [place for place in walk.places if isinstance(place, SlotPlace) and place.before is not UNSET]
+        slots = [place for place in walk.places if isinstance(place, SlotPlace) and place.is_set]
         self._slots = [place.read for place in slots]
         at_a_time = {id(place) for place in (*tensors, *classes, *slots)}
         others = [p for p in walk.places if id(p) not in at_a_time and not isinstance(p, HolderPlace)]
         self._others = [*(place for place in self._compared if not place.bits), *others]
-        holders = [place.holder for place in walk.places if isinstance(place, HolderPlace)]
-        self._empty, self._filled = [held for held in holders if not held], [held for held in holders if held]
-        of_torch = [held for held in self._filled if isinstance(held, dict) and held.keys() >= OF_MODULES]
-        # The attributes of a module of torch are read at once, without those that no call uses.
-        names = [(*held_by(held), *(name for name in held if name not in OF_MODULES)) for held in of_torch]
-        self._modules = [(itemgetter(*own), held) for own, held in zip(names, of_torch)]
-        classes_of_files = [held for held in self._filled if isinstance(held, MappingProxyType)]
-        whole = {id(held) for held in (*of_torch, *classes_of_files)}
-        self._iterated = [held for held in self._filled if id(held) not in whole]
-        self._mappings = [*(held for held in self._iterated if isinstance(held, dict)), *classes_of_files]
+        mappings = [place for place in walk.places if isinstance(place, MappingPlace)]
+        self._dict_places = [place for place in mappings if dict_of(place.holder) is not None]
+        self._dicts = [held for place in mappings if (held := dict_of(place.holder)) is not None]
+        versioned = set(map(id, self._dict_places))
+        holders = [p for p in walk.places if isinstance(p, HolderPlace) and id(p) not in versioned]
+        self._looks = [place.look for place in holders]
+        self._lengths = [partial(place.kind.__len__, place.holder) for place in holders]
+        owned = [place for place in mappings if place.owner is not None]
+        self._owners, self._attributes = [place.owner for place in owned], [place.holder for place in owned]
         self._usual: list[Place] = []
-        """Places that earlier requests have changed. Put back, they are as they were noted."""
+        """Places, but dicts, that earlier requests have changed. Put back, they are as they were noted."""
         self._note()
 
     def _note(self) -> None:
-        """Note what `_is_changed` compares."""
+        """Note what `restore` compares."""
+        self._dict_versions = list(map(dict_version, self._dicts))
         self._versions = list(map(version_of, self._tensors))
         self._addresses = list(map(torch.Tensor.data_ptr, self._plain))
-        self._sizes = list(map(len, self._filled))
+        self._sizes = [length() for length in self._lengths]
         self._objects = list(self._all_objects())
 
     def _all_objects(self) -> Iterator[Any]:
-        """Return the objects that are held, and the keys of dicts; of a module of torch, what its calls use."""
-        return chain(
-            chain.from_iterable(self._iterated),
-            chain.from_iterable(map(_VALUES, self._mappings)),
-            chain.from_iterable([read(attributes) for read, attributes in self._modules]),
-            [read() for read in self._slots],
-        )
+        """Return the objects that are held elsewhere than in a dict, and the keys of mappings that order their own."""
+        return chain(chain.from_iterable([look() for look in self._looks]), [read() for read in self._slots])
+
+    def _put_back_dicts(self) -> bool:
+        """Put back the dicts into which anything was written, also while others were; returns whether it is done."""
+        noted = self._dict_versions
+        for _ in range(_TRIES):
+            versions = list(map(dict_version, self._dicts))
+            if versions == noted:
+                return True
+            changed = [index for index, version in enumerate(versions) if version != noted[index]]
+            self._put_back([self._dict_places[index] for index in changed])
+            for index in changed:
+                noted[index] = dict_version(self._dicts[index])
+        return False
 
     def _is_changed(self) -> bool:
-        """Whether any place is changed: one pass over all, because most requests change none."""
+        """Whether any place but a dict is changed: one pass over all, because most requests change none."""
         try:
             return (
                 list(map(version_of, self._tensors)) != self._versions
                 or list(map(torch.Tensor.data_ptr, self._plain)) != self._addresses
-                or any(self._empty)
-                or list(map(len, self._filled)) != self._sizes
+                or [length() for length in self._lengths] != self._sizes
                 or not all(map(is_, self._all_objects(), self._objects))
                 or not all(map(is_, map(type, self._typed), self._types))
+                or not all(map(is_, map(vars, self._owners), self._attributes))
                 or not all(map(torch.Tensor.is_set_to, self._aliased, self._memory))
                 or not all(map(torch.equal, self._now, self._before))
                 or any(place.is_changed() for place in self._others)
@@ -117,21 +132,28 @@ class KeptState:
             for place in self._always:
                 place.restore()
             self._put_back(self._usual)
-            if self._always or self._is_changed():
-                put = self._put_back(self._places)
-                self._usual += [
-                    place for place in put if not isinstance(place, TensorPlace) and place not in self._usual
-                ]
-                self._note()
-        except Exception:  # noqa: BLE001 - the code of the user's objects, or memory that is in use elsewhere
+            if not self._put_back_dicts():
+                return False
+            return not (self._always or self._is_changed()) or self._put_back_all()
+        except (Exception, SystemExit):  # noqa: BLE001 - the user's code, or memory that is in use elsewhere
             return False
-        return True
+
+    def _put_back_all(self) -> bool:
+        """Put back all places, also those that a finaliser changes meanwhile; returns whether it is done."""
+        for _ in range(_TRIES):
+            put = self._put_back(self._places)
+            if not put:
+                self._note()
+                return True
+            self._usual += [place for place in put if not isinstance(place, TensorPlace) and place not in self._usual]
+        return False
 
     def _put_back(self, places: Iterable[Place]) -> list[Place]:
         """Put back the places that are changed; returns them."""
         changed = [place for place in places if place.is_changed()]
         for place in changed:
-            self.changed.update(dict.fromkeys(place.changed()))
+            if len(self.changed) < _MOST_NAMES:  # keys may be those of a request
+                self.changed.update(dict.fromkeys(place.changed()))
             place.restore()
         return changed
 

@@ -100,10 +100,8 @@ class OwnProgram:
                     (place, tensor.clone(memory_format=torch.contiguous_format))
                     for place, tensor in output_tensors(returned)
                 ]
-            except Exception:
-                raise
             except BaseException as error:
-                if is_interrupt(error):
+                if isinstance(error, Exception) or is_interrupt(error):
                     raise
                 raise end_error(error, "the model's code") from error
             finally:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from array import array
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from operator import attrgetter, is_
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,7 +23,6 @@ _LARGEST_TENSOR = 1 << 14
 """Elements of a tensor, no parameter, that is."""
 
 UNSET = object()
-
 version_of = attrgetter("_version")
 """The number of calls that have written into a tensor, as torch counts them."""
 
@@ -94,6 +96,8 @@ class TensorPlace(Place):
         is_compared = self.is_plain and is_small and type(tensor) is torch.Tensor and not is_lazy
         self.counted = not (tensor.is_inference() or uncounted or is_compared)
         self.memory, self._once = tensor.detach(), _once(tensor)
+        if original is not None and original.data_ptr() == self.memory.data_ptr():
+            original = None  # the model has taken the weights themselves
         before = self.memory if original is None else original
         once = _picked(before, self._once)
         once = once.clone() if original is None else once
@@ -130,50 +134,81 @@ class TypePlace(Place):
         super().__init__(f"{name}.__class__", lambda: type(value), partial(setattr, value, "__class__", type(value)))
 
 
+_KINDS: tuple[Any, ...] = (OrderedDict, dict, MappingProxyType, deque, list, set)
+
+
 class HolderPlace(Place):
     """A holder of objects, as a list: the same objects must be in it."""
 
-    def __init__(self, name: str, holder: Any, look: Callable[[], Iterable[Any]], put: Callable[[], object]) -> None:
+    def __init__(self, name: str, holder: Any) -> None:
         self.holder = holder
-        super().__init__(name, lambda: list(map(id, look())), put)
+        self.kind = next(kind for kind in _KINDS if isinstance(holder, kind))
+        """The class of Python by whose methods it is read and filled: those of a user's class may do something else."""
+        self.before = list(self.kind.__iter__(holder))
+        super().__init__(name, lambda: list(map(id, self.look())), self.put)
+
+    def look(self) -> Iterable[Any]:
+        """Return the objects that it holds."""
+        return self.kind.__iter__(self.holder)  # type: ignore[no-any-return]
+
+    def put(self) -> None:
+        """Put back the objects."""
+        self.kind.clear(self.holder)
+        self.kind.extend(self.holder, self.before)
 
 
 class SetPlace(HolderPlace):
     """A set: the same objects, in the same order of iteration."""
 
     def __init__(self, name: str, items: Any) -> None:
-        self._copy, self._before = set(items), list(items)
-        super().__init__(name, items, partial(iter, items), self._put_items)
+        self._copy = set(items)
+        super().__init__(name, items)
 
-    def _put_items(self) -> None:
+    def put(self) -> None:
         """Put back the objects. Where several want one slot, their order depends on the way in which they are added.
 
         Raises `RuntimeError`: the order is another one all the same, so the model must be made anew.
         """
-        for items in (self._copy, self._before, self._before[::-1]):
-            self.holder.clear()
-            self.holder.update(items)
-            if all(map(is_, self.holder, self._before)):
+        for items in (self._copy, self.before, self.before[::-1]):
+            set.clear(self.holder)
+            set.update(self.holder, items)
+            if all(map(is_, set.__iter__(self.holder), self.before)):
                 return
         raise RuntimeError(f"the order of {self.name} is another one")
 
 
 class MappingPlace(HolderPlace):
-    """A dict, or the attributes of an object: the keys, and the objects that are their values."""
+    """A dict, or the attributes of an object, its `owner`: the keys, and the objects that are their values."""
 
-    def __init__(self, name: str, mapping: Any) -> None:
-        self._before = dict(mapping)
-        super().__init__(name, mapping, lambda: chain(mapping, mapping.values()), self._put_entries)
+    def __init__(self, name: str, mapping: Any, owner: Any = None) -> None:
+        self.owner = owner
+        super().__init__(name, mapping)
+        self._before = self._entries()
+
+    def _entries(self) -> dict[Any, Any]:
+        return dict(self.kind.items(self.holder))
+
+    def look(self) -> Iterable[Any]:
+        """Return its keys and values."""
+        return chain(self.kind.__iter__(self.holder), self.kind.values(self.holder))
 
     def changed(self) -> list[str]:
         """Return the names of the entries that are not as they were noted."""
-        before, now = self._before, self.holder
+        before, now = self._before, self._entries()
         names = [key for key in {**before, **now} if before.get(key, self) is not now.get(key, self)]
         return [f"{self.name}.{name}" for name in names] or [self.name]
 
-    def _put_entries(self) -> None:
-        self.holder.clear()
-        self.holder.update(self._before)
+    def is_changed(self) -> bool:
+        """Whether it holds others, or its owner has another dict."""
+        return super().is_changed() or (self.owner is not None and vars(self.owner) is not self.holder)
+
+    def put(self) -> None:
+        """Put back the keys and values, and the dict of its owner."""
+        self.kind.clear(self.holder)
+        for key, value in self._before.items():
+            self.kind.__setitem__(self.holder, key, value)
+        if self.owner is not None and vars(self.owner) is not self.holder:
+            object.__setattr__(self.owner, "__dict__", self.holder)
 
 
 class SlotPlace(Place):
@@ -181,12 +216,13 @@ class SlotPlace(Place):
 
     def __init__(self, name: str, value: Any, slot: Any) -> None:
         self._value, self._slot, self.before = value, slot, _held(slot, value)
+        self.is_set = self.before is not UNSET
         self.read = partial(slot.__get__, value)
         """A function that returns the object; it raises an error if there is none."""
         super().__init__(name, lambda: id(_held(slot, value)), self._put_object)
 
     def _put_object(self) -> None:
-        if self.before is not UNSET:
+        if self.is_set:
             self._slot.__set__(self._value, self.before)
         elif _held(self._slot, self._value) is not UNSET:
             self._slot.__delete__(self._value)
@@ -228,6 +264,21 @@ def _equal(one: Any, other: Any) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(bits_of(one), bits_of(other))
 
 
+def dict_of(mapping: Any) -> dict[Any, Any] | None:
+    """Return a plain dict itself, or the one behind the attributes of a class; None for a mapping of another kind.
+
+    >>> dict_of({1: 2}), type(dict_of(vars(Exception)))
+    ({1: 2}, <class 'dict'>)
+    """
+    held = gc.get_referents(mapping)[0] if isinstance(mapping, MappingProxyType) else mapping
+    return held if type(held) is dict else None
+
+
+def content_of(held: dict[Any, Any]) -> object:
+    """Return what changes with each write of another object into a dict: the identities of all that it holds."""
+    return [*map(id, held), *map(id, held.values())]
+
+
 class ClassPlace(MappingPlace):
     """A class of the user's files, whose attributes can be set."""
 
@@ -235,12 +286,15 @@ class ClassPlace(MappingPlace):
         self._class = cls
         super().__init__(name, vars(cls))
 
-    def _put_entries(self) -> None:
+    def put(self) -> None:
+        """Put back the attributes. Raises `RuntimeError`: their order is another one."""
         for key in self.holder.keys() - self._before.keys():
             type.__delattr__(self._class, key)
         for key, value in self._before.items():
             if self.holder.get(key, self) is not value:
                 type.__setattr__(self._class, key, value)
+        if list(self.holder) != list(self._before):
+            raise RuntimeError(f"the order of the attributes of {self.name} is another one")
 
 
 def array_place(name: str, value: Any) -> Place | None:

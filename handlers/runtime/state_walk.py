@@ -16,6 +16,7 @@ from types import (
     MappingProxyType,
     MemberDescriptorType,
     MethodType,
+    MethodWrapperType,
     ModuleType,
     SimpleNamespace,
 )
@@ -26,7 +27,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .state_places import (
-    UNSET,
     ClassPlace,
     HolderPlace,
     MappingPlace,
@@ -96,8 +96,8 @@ class StateWalk:
             found += self._attributes(name, value)
             if getattr(getattr(value, "dtype", None), "hasobject", False):
                 found += self._constant(name, value.ravel().tolist())
-        elif is_own or isinstance(value, _OF_PYTHON):
-            found += self._mapping(name, getattr(value, "__dict__", {}))
+        elif (is_own or isinstance(value, _OF_PYTHON)) and hasattr(value, "__dict__"):
+            found += self._mapping(name, vars(value), value if vars(value) is vars(value) else None)
         if is_own:
             found += [*self._class_and_slots(name, value)]
         elif isinstance(value, (torch.nn.Module, *_OF_PYTHON)):
@@ -111,7 +111,7 @@ class StateWalk:
     def _attributes(self, name: str, value: Any) -> Iterable[_Named]:
         """Note what is set on a tensor, or on an object of a class that the user derived from `list` or `dict`."""
         attributes = None if isinstance(value, _WITH_ATTRIBUTES) else getattr(value, "__dict__", None)
-        return self._mapping(name, attributes) if type(attributes) is dict else ()
+        return self._mapping(name, attributes, value) if type(attributes) is dict else ()
 
     def _class_and_slots(self, name: str, value: Any) -> Iterable[_Named]:
         """Note the class of an object of the user's, and its slots."""
@@ -120,7 +120,7 @@ class StateWalk:
         slots = [(f"{name}.{slot}", one) for slot, one in chain(*members) if isinstance(one, MemberDescriptorType)]
         places = [SlotPlace(full_name, value, slot) for full_name, slot in slots]
         self.places += [TypePlace(name, value), *places]
-        return [*((place.name, place.before) for place in places if place.before is not UNSET), (own.__name__, own)]
+        return [*((place.name, place.before) for place in places if place.is_set), (own.__name__, own)]
 
     def _tensor(self, name: str, tensor: torch.Tensor) -> Iterable[_Named]:
         is_strided = tensor.layout is torch.strided
@@ -140,37 +140,38 @@ class StateWalk:
                 full_name = ".".join(filter(None, (name, path, own)))
                 look = partial(lambda part, own: id(getattr(part, own)), part, own)
                 self.places.append(Place(full_name, look, partial(setattr, part, own, tensor)))
+            if name != "self":  # Python code has it
+                self.places.append(MappingPlace(".".join(filter(None, (name, path))), vars(part), part))
             held = part._c  # noqa: SLF001 - nothing else tells of attributes that are no buffers
             for own in filter(held.hasattr, named):
-                if _can_change(held.getattr(own), known, is_set=own in written):
+                if _can_change(held.getattr(own), known, is_set=own in written or name != "self"):
                     self.places.append(ScriptPlace(".".join(filter(None, (name, path, own))), held, own))
         return [(f"{name}.{own}", tensor) for own, tensor in (*module.named_buffers(), *module.named_parameters())]
 
     def _torch_module(self, name: str, module: torch.nn.Module) -> Iterable[_Named]:
-        self.places.append(MappingPlace(name, vars(module)))
+        self.places.append(MappingPlace(name, vars(module), module))
         yield from [(f"{name}.{own}", value) for own, value in vars(module).items() if own not in OF_MODULES]
         for held in held_by(vars(module)):
             yield from self._mapping(name, vars(module)[held])
 
     def _file(self, name: str, module: ModuleType) -> Iterable[_Named]:
-        if module.__name__ not in self._own:
+        is_made_by_call = type(module) is ModuleType and sys.modules.get(module.__name__) is not module
+        if module.__name__ not in self._own and not is_made_by_call:
             return ()
         self.places.append(MappingPlace(name, vars(module)))
         return self._entries(name, {key: value for key, value in vars(module).items() if key != "__builtins__"})
 
-    def _mapping(self, name: str, mapping: dict[Any, Any]) -> Iterable[_Named]:
-        self.places.append(MappingPlace(name, mapping))
-        return [*self._entries(name, mapping), *((f"a key of {name}", key) for key in mapping)]
+    def _mapping(self, name: str, mapping: dict[Any, Any], owner: Any = None) -> Iterable[_Named]:
+        self.places.append(MappingPlace(name, mapping, owner))
+        entries = dict(dict.items(mapping))
+        return [*self._entries(name, entries), *((f"a key of {name}", key) for key in entries)]
 
     def _entries(self, name: str, mapping: Mapping[Any, Any]) -> Iterable[_Named]:
         return [(f"{name}.{key}", value) for key, value in mapping.items()]
 
     def _items(self, name: str, items: Any) -> Iterable[_Named]:
-        before = list(items)
-        self.places.append(
-            HolderPlace(name, items, partial(list, items), lambda: (items.clear(), items.extend(before)))
-        )
-        return self._constant(name, items)
+        self.places.append(place := HolderPlace(name, items))
+        return self._constant(name, place.before)
 
     def _constant(self, name: str, items: Iterable[Any]) -> Iterable[_Named]:
         return [(f"{name}[{index}]", item) for index, item in enumerate(items)]
@@ -193,8 +194,15 @@ class StateWalk:
 
     def _cache(self, name: str, function: Any) -> Iterable[_Named]:
         """Note a function of the user's with a cache, which is emptied after a request that filled it."""
+        is_filled = function.cache_info().currsize > 0
+
+        def clear() -> None:
+            if is_filled:
+                raise RuntimeError(f"the cache {name} was not empty")
+            function.cache_clear()
+
         if self._is_own(function):
-            self.places.append(Place(name, lambda: function.cache_info()[1::2], function.cache_clear))
+            self.places.append(Place(name, lambda: function.cache_info()[1::2], clear))
         return [(name, function.__wrapped__)]
 
     def _function(self, name: str, function: FunctionType) -> Iterable[_Named]:
@@ -209,7 +217,7 @@ class StateWalk:
     def _cell(self, name: str, cell: CellType) -> Iterable[_Named]:
         place = SlotPlace(name, cell, CellType.cell_contents)
         self.places.append(place)
-        return () if place.before is UNSET else [(name, place.before)]
+        return [(name, place.before)] if place.is_set else ()
 
     _NOTES: tuple[tuple[Any, Callable[[Any, str, Any], Iterable[_Named]]], ...] = (
         (torch.Tensor, _tensor),
@@ -224,7 +232,7 @@ class StateWalk:
         (FunctionType, _function),
         (CellType, _cell),
         (memoryview, lambda _, name, view: [(name, view.obj)]),
-        ((staticmethod, classmethod, MethodType, BuiltinMethodType), _method),
+        ((staticmethod, classmethod, MethodType, BuiltinMethodType, MethodWrapperType), _method),
         ((partial, partialmethod), lambda _, name, call: [(name, call.func), (name, call.args), (name, call.keywords)]),
         (property, lambda _, name, value: [(name, value.fget), (name, value.fset), (name, value.fdel)]),
         (MappingProxyType, _entries),

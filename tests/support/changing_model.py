@@ -30,6 +30,12 @@ class Slotted:
     __slots__ = ("most", "least")
 
 
+def slotted():
+    made = Slotted()
+    made.most = [1.0]
+    return made
+
+
 class Slots(list):
     __slots__ = ("most",)
 
@@ -147,6 +153,34 @@ class Seeded(random.Random):
     pass
 
 
+class Doubling(dict):
+    def __setitem__(self, name, value):
+        super().__setitem__(name, 2 * value)
+
+    def update(self, values):
+        for name, value in values.items():
+            self[name] = value
+
+
+class Hiding(list):
+    def __iter__(self):
+        return iter(())
+
+
+class Writing:
+    def __init__(self, user):
+        self.user = user
+
+    def __del__(self):
+        self.user["late"] = 1
+
+
+class Filling(Writing):
+    def __del__(self):
+        with torch.no_grad():
+            self.user.fill_(5)
+
+
 add = counter()
 
 
@@ -163,6 +197,8 @@ def memoized(function):
 
 
 zeros = memoized(torch.zeros)
+filled = functools.lru_cache(1)(abs)
+filled(1)
 cached_zeros = functools.lru_cache(None)(torch.zeros)
 cached_number = functools.lru_cache(None)(functools.partial(len, "a"))
 """
@@ -182,6 +218,12 @@ def collided() -> set[int]:
     numbers.remove(72)
     numbers.add(56)
     return numbers
+
+
+def settings() -> Any:
+    module: Any = ModuleType("settings")
+    module.scale = 1
+    return module
 
 
 class Model(nn.Module):
@@ -205,19 +247,16 @@ class Model(nn.Module):
         self.ordered: OrderedDict[str, int] = OrderedDict(a=1)
         self.names, self.numbers, self.collided = {"a"}, {8, 16, 0}, collided()
         self.counter = file.Counter()
-        self.slotted = file.Slotted()
-        self.slotted.most = [1.0]
+        self.slotted = file.slotted()
         self.generator, self.python = torch.Generator().manual_seed(1), random.Random(1)
-        self.add = file.Counter().add  # a method, whose object is held by nothing else
+        self.add: Any = file.Counter().add  # a method, whose object is held by nothing else
         self.put: Any = {}.update
         self.partial = partial(file.defaulted, 1, [])
-        self.words = file.Words("a")
-        self.counters = {file.Counter()}
+        self.words, self.counters = file.Words("a"), {file.Counter()}
         self.user = UserDict(a=1)
         self.norm = nn.BatchNorm1d(2).eval()
         self.slots, self.part, self.number = file.Slots(), file.Layer(), file.Number(1)
-        self.keys = {file.Counter(): 1}
-        self.proxy = MappingProxyType({"a": [1]})
+        self.keys, self.proxy = {file.Counter(): 1}, MappingProxyType({"a": [1]})
         self.numpy = np.random.RandomState(1)
         self.frozen_object, self.weak = file.Frozen(1), WeakSet[Any]()
         self.system = random.SystemRandom()  # has no state
@@ -225,8 +264,7 @@ class Model(nn.Module):
         self.register_buffer("rows", torch.zeros(1, 3).expand(4, 3))
         self.script = torch.jit.script(Counting())
         self.large = torch.zeros(40_000)
-        self.floats = np.zeros(4, np.float32)
-        self.fixed = np.zeros(4, np.float32)
+        self.floats, self.fixed = np.zeros(4, np.float32), np.zeros(4, np.float32)
         self.fixed.setflags(write=False)
         self.lists = np.empty(1, object)
         self.lists[0] = []
@@ -237,6 +275,10 @@ class Model(nn.Module):
         self.callable, self.sealed = file.Callable(), file.Sealed()
         self.frozen_dict, self.frozen_list = file.FrozenDict(a=1), file.FrozenList([1])
         self.frozen_set, self.seeded = file.FrozenSet([1]), file.Seeded(1)
+        self.doubling, self.hiding, self.late = file.Doubling(a=1), file.Hiding([1]), None
+        self.settings = settings()
+        self.extend: Any = ["a"].__iadd__
+        self.matrix = nn.Parameter(torch.arange(4.0).view(2, 2))
         with torch.inference_mode():
             self.constant = torch.zeros(2)
 
@@ -245,9 +287,11 @@ class Child(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.count: Any = torch.jit.Attribute(0, int)
+        self.scale: Any = torch.jit.Attribute(1.0, float)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
+        scaled: torch.Tensor = x * self.scale
+        return scaled
 
 
 class Counting(nn.Module):

@@ -174,7 +174,7 @@ def test_an_archive_of_the_model_itself_says_so_everywhere(tmp_path: Path) -> No
     first = done.stdout.splitlines()[0]
     assert first.startswith("Model is served by its own code in eager mode, each request alone")
     assert "(at model.py:20: self.seen += 1)" in first
-    assert "requests change self.last, self.hidden, self.seen, self.steps, model.CALLS.count" in done.stdout
+    assert "requests change self.last, self.hidden, model.CALLS.count, self.seen, self.steps" in done.stdout
 
     manifest = described(tmp_path)
     x = requests()[0]

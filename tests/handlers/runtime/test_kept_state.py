@@ -71,6 +71,11 @@ def reorder(model: Model) -> None:
     model.numbers.remove(24)
 
 
+def reorder_class(model: Model) -> None:
+    del model.file.Counter.total
+    model.file.Counter.total = 0
+
+
 CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] = {
     "attribute": (lambda m: setattr(m, "attribute", torch.ones(1)), lambda m: m.attribute),
     "new attribute": (lambda m: setattr(m, "other", 1), lambda m: hasattr(m, "other")),
@@ -91,9 +96,26 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "deque in dicts": (lambda m: m.nested["inner"]["list"].append(3), lambda m: [*m.nested["inner"]["list"]]),
     "key of the same value": (replace_key, lambda m: dict(m.ordered)),
     "set": (lambda m: m.names.add("b"), lambda m: m.names),
+    "dict that refuses": (lambda m: dict.update(m.frozen_dict, b=1), lambda m: dict(dict.items(m.frozen_dict))),
+    "list that refuses": (lambda m: m.frozen_list.append(2), lambda m: m.frozen_list),
+    "set that refuses": (lambda m: m.frozen_set.add(2), lambda m: m.frozen_set),
+    "dict that converts": (lambda m: m.doubling.__setitem__("b", 1), lambda m: dict(m.doubling)),
+    "list that hides": (lambda m: m.hiding.append(2), lambda m: len(m.hiding)),
+    "module that is no file": (lambda m: setattr(m.settings, "scale", 2), lambda m: m.settings.scale),
+    "object of a method of Python": (lambda m: m.extend("b"), lambda m: m.extend.__self__),
+    "transposed parameter": (lambda m: set_data(m.matrix, m.matrix.data.T), lambda m: m.matrix),
+    "number of a program": (lambda m: setattr(m.script.child, "scale", 2.0), lambda m: m.script.child.scale),
+    "new attribute of a program": (lambda m: setattr(m.script, "other", 1), lambda m: hasattr(m.script, "other")),
+    "dict written by a finaliser": (lambda m: setattr(m, "late", m.file.Writing(m.user)), lambda m: m.user.data),
+    "parameter written by a finaliser": (
+        lambda m: m.items.append(m.file.Filling(m.frozen)),
+        lambda m: m.frozen.tolist(),
+    ),
     "object that equals the one before": (equals, lambda m: [type(one) for one in m.names]),
     "order of a set": (reorder, lambda m: [*m.numbers]),
     "object": (lambda m: setattr(m.counter, "value", 3), lambda m: m.counter.value),
+    "dict of an object": (lambda m: setattr(m.counter, "__dict__", {"value": 3}), lambda m: m.counter.value),
+    "dict of a module": (lambda m: setattr(m, "__dict__", {**vars(m), "other": 1}), lambda m: hasattr(m, "other")),
     "slot": (lambda m: setattr(m.slotted, "most", 3), lambda m: m.slotted.most),
     "list in a slot": (lambda m: m.slotted.most.append(3), lambda m: m.slotted.most),
     "unset slot": (lambda m: setattr(m.slotted, "least", 3), lambda m: hasattr(m.slotted, "least")),
@@ -218,9 +240,8 @@ def test_a_change_is_noticed_and_put_back(name: str) -> None:
 
 
 LOST: dict[str, Callable[[Model], object]] = {
-    "frozen dict": lambda m: dict.update(m.frozen_dict, b=1),
-    "frozen list": lambda m: m.frozen_list.append(2),
-    "frozen set": lambda m: m.frozen_set.add(2),
+    "order of a class": reorder_class,
+    "cache that was filled": lambda m: m.file.filled(2),
     "order of a set": lambda m: m.collided.add(1),
 }
 
