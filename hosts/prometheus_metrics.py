@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from ..bucketing.shapes import BucketGrid
-from ..handlers.metrics import METRICS, BatchMetrics, Metric
+from ..handlers.metrics import METRICS, BatchMetrics
 
 
 class PrometheusMetrics:
@@ -20,17 +21,22 @@ class PrometheusMetrics:
 
     def __init__(self, model: str) -> None:
         self._model = model
+        self._labelled = cache(self._with_labels)
 
     def report(self, batch: BatchMetrics, grid: BucketGrid) -> None:
         """Count one batch."""
-        model = {"ModelName": self._model, "ModelVersion": self.version}
-        for metric, target in _metrics():
+        for number, metric in enumerate(METRICS):
             for own, value in metric.values(batch, grid).items():
-                labels = model | ({metric.dimension: own} if metric.dimension else {})
-                if isinstance(target, Histogram):
-                    target.labels(**labels).observe(value)
+                if metric.type == "histogram":
+                    self._labelled(number, own, self.version).observe(value)
                 elif value:
-                    target.labels(**labels).inc(value)
+                    self._labelled(number, own, self.version).inc(value)
+
+    def _with_labels(self, number: int, own: str, version: str) -> Any:
+        """Return a metric with its labels, which takes as long to look up as to count."""
+        labels = {"ModelName": self._model, "ModelVersion": version}
+        dimension = METRICS[number].dimension
+        return _metrics()[number].labels(**labels, **({dimension: own} if dimension else {}))
 
 
 def page_of_processes() -> bytes:
@@ -41,11 +47,11 @@ def page_of_processes() -> bytes:
 
 
 @cache
-def _metrics() -> Sequence[tuple[Metric, Counter | Histogram]]:
+def _metrics() -> Sequence[Counter | Histogram]:
     """Make the metrics, which a process may do once."""
     kinds = {"counter": Counter, "histogram": Histogram}
     labels = ("ModelName", "ModelVersion")
     return [
-        (one, kinds[one.type](one.name, one.name.replace("_", " "), (*labels, *filter(None, [one.dimension]))))
+        kinds[one.type](one.name, one.name.replace("_", " "), (*labels, *filter(None, [one.dimension])))
         for one in METRICS
     ]
