@@ -77,7 +77,7 @@ class BatchQueue:
         """Compute the waiting requests, and end the thread."""
         while self._work is not None:
             await asyncio.wait([self._work])
-        self._thread.shutdown()
+        await asyncio.to_thread(self._thread.shutdown)  # after what it calls now, for which others do not wait
 
     async def _compute(self) -> None:
         try:

@@ -20,6 +20,7 @@ _TIMEOUT = "X-Request-Timeout-Ms"
 _LONGEST_S = 1e6
 """A deadline that is further away is none."""
 _MOST_CALLS = 1000
+_IDLE_MS = 75_000  # of a connection without calls, as of one of HTTP
 _MESSAGE_SECONDS = 30.0
 """The time in which a call's message must come. gRPC holds what came of it, and tells nobody how much that is."""
 
@@ -32,6 +33,7 @@ def inference_server(
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", most_bytes),
         ("grpc.so_reuseport", int(shares_port)),
+        ("grpc.max_connection_idle_ms", _IDLE_MS),
     ]
     server = aio.server(options=options, interceptors=interceptors, maximum_concurrent_rpcs=_MOST_CALLS)
     # Of a stream, which has one message here, the handler is called before the message is there.

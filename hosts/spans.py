@@ -6,6 +6,7 @@ nothing is timed elsewhere.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ Facts = Mapping[str, str | int]
 _MOST_STEPS = 100
 """Steps of a batch that become spans: a long sequence may have a thousand program calls."""
 _W3C = TraceContextTextMapPropagator()
+logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)  # its warnings repeat headers of requests
 
 
 def request_spans(service: Service, facts: Facts, *, send: bool) -> RequestSpans | None:

@@ -108,19 +108,20 @@ class RawRequest(NamedTuple):
     @property
     def accepts_npy(self) -> bool:
         """Whether the client accepts a .npy file as the response."""
-        return NPY in _accepted(self.header("accept"))
+        return NPY in _accepted(self.header("accept")[:_LONGEST_ACCEPT])
 
     @property
     def accepts_json(self) -> bool:
         """Whether the client also accepts JSON, for a response that .npy cannot hold."""
-        return bool(_accepted(self.header("accept")) & {JSON, "application/*", "*/*"})
+        return bool(_accepted(self.header("accept")[:_LONGEST_ACCEPT]) & {JSON, "application/*", "*/*"})
 
     def body(self) -> Body:
         """Return the body, whichever field holds it.
 
         Raises `RequestError`: 400, there is no body, or it is shorter than its headers say.
         """
-        has_rare = _has_rare_headers(tuple(self.headers))
+        look = _has_rare_headers if len(self.headers) <= _FEW_HEADERS else _has_rare_headers.__wrapped__
+        has_rare = look(tuple(self.headers))
         if has_rare:
             self._check_encoding()
         for name in BODY_FIELDS:
@@ -138,9 +139,7 @@ class RawRequest(NamedTuple):
 
     def _json_bytes(self, value: object) -> int | None:
         given = self.header(_LENGTH)
-        if not given or not isinstance(value, (bytes, bytearray)):
-            return None
-        return json_bytes(value, given)
+        return json_bytes(value, given) if given and isinstance(value, (bytes, bytearray)) else None
 
     def _field_type(self, name: str) -> str:
         own = self.headers.get(name)
@@ -150,6 +149,8 @@ class RawRequest(NamedTuple):
 
 _titled = lru_cache(maxsize=16)(str.title)
 _ENCODING, _LENGTH = "content-encoding", JSON_LENGTH_HEADER.lower()
+_LONGEST_ACCEPT = 1000  # characters: what was read of a header is kept
+_FEW_HEADERS = 100
 _NOT_ACCEPTED = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*(;|$)", re.IGNORECASE)
 
 

@@ -45,11 +45,12 @@ class StreamSessions:
         """Note the answer to the chunk that came last."""
         asked, self._asked = self._asked, None
         session = response.headers.get(self._names.id)
-        if response.status == 200 and session is not None:
-            self._next = _NO_FIELDS._replace(id=session, step=int(response.headers[self._names.step]))
-            if len(self._certain) == _MOST_CERTAIN:
-                self._certain.pop()
-            self._certain.add(session)
+        if response.status == 200:
+            if session is not None:  # a stream of gRPC may ask a model without sessions, too
+                self._next = _NO_FIELDS._replace(id=session, step=int(response.headers[self._names.step]))
+                if len(self._certain) == _MOST_CERTAIN:
+                    self._certain.pop()
+                self._certain.add(session)
             return
         self._has_failure = True
         if asked is None:  # a chunk of any session: it could not be read

@@ -10,9 +10,7 @@ from typing import Any
 import grpc
 from grpc import aio
 from grpc_health.v1.health import SERVICE_NAME
-from grpc_health.v1.health import aio as health
 from grpc_health.v1.health_pb2 import HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from ..grpc.grpc_server import Archives
 from ..grpc.methods import SERVICE
@@ -21,7 +19,8 @@ from .grpc_streams import GrpcStreams
 from .worker_processes import ServerSettings
 
 _READY = f"/{SERVICE}/ServerReady"
-_HEALTH = (f"/{SERVICE}/ServerLive", _READY, f"/{SERVICE_NAME}/Check", f"/{SERVICE_NAME}/Watch")
+_CHECK = f"/{SERVICE_NAME}/Check"
+_HEALTH = (f"/{SERVICE}/ServerLive", _READY, _CHECK)
 
 
 class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no types
@@ -34,10 +33,8 @@ class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no t
         """Take the port. Raises `RuntimeError`, `OSError`: it, or a file, cannot be used."""
         self._authorization = None if settings.token is None else f"Bearer {settings.token}".encode()
         self._is_draining = False
-        self._health = health.HealthServicer()
         most_bytes = 2 * max(one.manifest.limits.body_bytes for one in archives.values())  # beyond, nobody tells why
         self._server = inference_server(archives, most_bytes, shares_port=True, interceptors=[self])
-        add_HealthServicer_to_server(self._health, self._server)
         self._streams = GrpcStreams(archives)
         self._server.add_generic_rpc_handlers((self._streams.handler(),))
         address = f"{settings.host}:{settings.grpc_port}"
@@ -49,13 +46,11 @@ class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no t
 
     async def start(self) -> None:
         """Answer calls."""
-        await self._health.set(SERVICE, HealthCheckResponse.SERVING)
         await self._server.start()
 
     async def drain(self) -> None:
         """Say from now on that the server is not ready."""
         self._is_draining = True
-        await self._health.enter_graceful_shutdown()
 
     async def stop(self, seconds: float) -> None:
         """Take no more calls, and answer what came, within this time."""
@@ -64,12 +59,19 @@ class GrpcService(aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no t
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Return the handler of a call."""
+        if details.method == _CHECK:
+            return grpc.stream_unary_rpc_method_handler(self._check)
         if self._is_draining and details.method == _READY:
             return grpc.stream_unary_rpc_method_handler(_not_ready)
         given = str(dict(details.invocation_metadata).get("authorization", "")).encode()
         if details.method in _HEALTH or self._authorization is None or hmac.compare_digest(given, self._authorization):
             return await continuation(details)
         return grpc.stream_unary_rpc_method_handler(_refuse)
+
+    async def _check(self, messages: object, context: aio.ServicerContext) -> bytes:
+        """Return the health of the server, whichever service is asked for: a message without a token is not read."""
+        status = HealthCheckResponse.NOT_SERVING if self._is_draining else HealthCheckResponse.SERVING
+        return bytes(HealthCheckResponse(status=status).SerializeToString())
 
 
 async def _not_ready(messages: object, context: aio.ServicerContext) -> bytes:

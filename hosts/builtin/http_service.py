@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
 
 from ...handlers.formats.json_text import to_json
 from ...handlers.responses import RequestError
@@ -30,6 +31,8 @@ from .worker_processes import ANSWER_SECONDS, ServerSettings
 
 MOST_CONNECTIONS = 1000
 """Connections that a worker has at once: it closes further ones."""
+_MOST_PIPELINED = 100
+"""Requests of a connection that came before the answers to those before them."""
 _MOST_BYTES_BESIDE_BODY = 1 << 16
 """Bytes of headers, and of what is not content within a body."""
 _IDLE_SECONDS = 75
@@ -65,6 +68,8 @@ class Application:
         if self.is_draining:
             response.headers["connection"] = "close"
         await response(scope, receive, send)
+        if scope["type"] == "websocket":
+            raise ClientDisconnected  # else uvicorn logs an error: there was no handshake
 
     def _check_token(self, scope: Scope) -> None:
         if self._authorization is None or scope["path"] in _HEALTH:
@@ -161,6 +166,8 @@ class _BoundedConnection(HttpToolsProtocol):
             self.send_400_response(f"the headers have more than {_MOST_BYTES_BESIDE_BODY} bytes")
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            raise ValueError("too many requests wait for an answer")  # the parser ends the connection with 400
         super().on_message_begin()
         self._beside_body = 0
 

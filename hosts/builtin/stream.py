@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
@@ -92,7 +91,7 @@ def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
     Raises `RequestError`: 403.
     """
     origin = headers.get("origin")
-    if origin is None or origin in allowed or urlsplit(origin).netloc == headers.get("host"):
+    if origin is None or origin in allowed or origin.partition("://")[2] == headers.get("host"):
         return
     message = "pages of this origin may not open streams: start the server with --allow-origin and the origin"
     raise RequestError("OriginNotAllowed", message, status=403)

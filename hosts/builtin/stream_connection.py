@@ -46,16 +46,22 @@ class StreamConnection(WebSocketsSansIOProtocol):
             self._fail(1013, "the server holds as many bytes as it may hold")
         else:
             self._unread += data
+            if not self.transport.is_closing():
+                self.transport.pause_reading()
             self._parse()
 
     def _parse(self) -> None:
-        while self._unread and self.queue.qsize() < _MOST_WAITING and not self.transport.is_closing():
+        if self._unread and self.queue.qsize() < _MOST_WAITING and not self.transport.is_closing():
             part = bytes(self._unread[:_PARSED_AT_ONCE])
             del self._unread[:_PARSED_AT_ONCE]
             self._since_message += len(part)
             super().data_received(part)
             if self._since_message > self.config.ws_max_size + _MOST_BESIDE_MESSAGE:
                 self._fail(1009, "the client sends too much beside its messages")
+            elif self._unread:
+                self.loop.call_soon(self._parse)  # others have their turn: a part may hold a thousand frames
+            elif not self.read_paused and not self.transport.is_closing():
+                self.transport.resume_reading()
 
     def send_receive_event_to_app(self) -> None:
         """Let a message wait for its turn."""
@@ -80,7 +86,7 @@ class StreamConnection(WebSocketsSansIOProtocol):
         self._held.remove(self._in_work or 0)
         self._in_work = None
         if self._is_ending:
-            super().shutdown()
+            self._end()
         if self._is_ending or self.disconnected:
             return {"type": "websocket.disconnect", "code": 1012 if self._is_ending else 1006}
         self._parse()
@@ -94,7 +100,13 @@ class StreamConnection(WebSocketsSansIOProtocol):
         if self._in_work is not None:
             self._is_ending = True
         else:
+            self._end()
+
+    def _end(self) -> None:
+        try:
             super().shutdown()
+        except Exception:  # noqa: BLE001 - the handshake was refused, or the client ends: other connections must end too
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what was not answered."""
@@ -121,7 +133,7 @@ class StreamConnection(WebSocketsSansIOProtocol):
 
     def give_up(self) -> None:
         """End the connection of a client that had its time."""
-        if self.writable.is_set():
+        if self.writable.is_set() and not self.transport.is_closing():
             self._fail(1001, "the time for the next message has passed")
         else:
             self.transport.abort()

@@ -49,3 +49,27 @@ def test_connections_are_few_and_end_after_a_while_without_a_request(monkeypatch
 
     assert (silent, half, too_many) == (b"", b"", b"")
     assert whole.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_requests_that_wait_for_an_answer_are_few() -> None:
+    (found,) = answers_to([b"GET / HTTP/1.1\r\n\r\n" * 150])
+
+    assert b"HTTP/1.1 400 " in found
+    assert found.count(b"HTTP/1.1") <= http_service._MOST_PIPELINED + 2
+
+
+def test_a_handshake_that_is_refused_does_not_disturb_the_end_of_the_server() -> None:
+    handshake = b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nCookie: "
+
+    async def run() -> bytes:
+        server, address = HttpServer(Application({}, None), SETTINGS), socket.create_server(("127.0.0.1", 0))
+        serving = asyncio.create_task(server.serve([address]))
+        reader, writer = await asyncio.open_connection(*address.getsockname())
+        writer.write(handshake + b"a" * 9000 + b"\r\n\r\n")
+        await asyncio.sleep(0.2)
+        server.should_exit = True
+        await serving
+        writer.close()
+        return await reader.read()
+
+    assert b"HTTP/1.1 200" not in asyncio.run(run())
