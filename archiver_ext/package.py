@@ -49,7 +49,6 @@ from .own_model.package import OwnModelResult, package_own_model
 from .report_parts import cpu_operators
 from .user_model import build_model
 
-_PYTHON = ("python", "python3")
 _LIBRARIES = ("torch", "numpy", "redis", "cryptography", "onnxruntime", "openvino", "ts")
 """Packages that servers may import; a file beside the model would be imported in their place."""
 
@@ -99,7 +98,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
 
 def _checked_config_file(flags: model_archiver.Flags) -> str:
     """Check the flags that this handler requires; returns the configuration's path."""
-    if flags.runtime not in _PYTHON:
+    if flags.runtime not in ("python", "python3"):
         raise PackagingError(f"--runtime {flags.runtime}: the handler neuron_lstm is Python; leave --runtime out")
     if flags.config_file is None:
         raise PackagingError(

@@ -183,9 +183,7 @@ class _Rows:
 
     def reversed(self, x: Tensor) -> Tensor:
         """Reverse each row within its own length, so that it still starts at step 0 with the given state."""
-        if self.lengths is None:
-            return x.flip(0)
-        return x.gather(0, self._mirror.expand(x.shape))
+        return x.flip(0) if self.lengths is None else x.gather(0, self._mirror.expand(x.shape))
 
     def last(self, y: Tensor) -> Tensor:
         """Select each row of y[T, B, H] at its last real step: [B, H]."""

@@ -46,9 +46,6 @@ torch.library.impl(_library, "lstm", "CompositeExplicitAutograd")(masked.lstm)
 torch.library.impl(_library, "rnn", "CompositeExplicitAutograd")(masked.rnn)
 
 
-_RECURRENT = frozenset({"neuron_lstm.lstm.default", "neuron_lstm.rnn.default"})
-
-
 def is_custom(target: object) -> bool:
     """Whether the target of a graph's node is an operator of this file."""
     return is_recurrent(target) or is_positions(target)
@@ -69,4 +66,4 @@ def is_recurrent(target: object) -> bool:
     >>> is_recurrent("neuron_lstm.lstm.default"), is_recurrent("neuron_lstm.last_timestep.default")
     (True, False)
     """
-    return str(target) in _RECURRENT
+    return str(target) in ("neuron_lstm.lstm.default", "neuron_lstm.rnn.default")

@@ -311,10 +311,6 @@ def _until(deadline: float, unix_ms: float) -> float:
     return until
 
 
-_JSON_BYTES = 2
-"""A digit and a comma."""
-
-
 def least_bytes(outputs: Sequence[TensorSpec], lengths: Sequence[int], wanted: Iterable[tuple[int, bool]]) -> int:
     """Return the fewest bytes of a response for sequences of these lengths.
 
@@ -325,7 +321,8 @@ def least_bytes(outputs: Sequence[TensorSpec], lengths: Sequence[int], wanted: I
     (300, 200)
     """
     return sum(
-        (item_bytes(torch_dtype(spec)) if binary else _JSON_BYTES) * sum(_numbers(spec, length) for length in lengths)
+        # Of JSON, each number is a digit and a comma at least.
+        (item_bytes(torch_dtype(spec)) if binary else 2) * sum(_numbers(spec, length) for length in lengths)
         for spec, binary in [(outputs[index], binary) for index, binary in wanted]
     )
 

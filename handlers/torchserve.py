@@ -26,9 +26,6 @@ from .torchserve_messages import max_response_bytes, read_in_blocks, read_server
 
 _log = logging.getLogger(__name__)
 
-_STREAM_NEXT = "ts_stream_next"
-"""The header by which TorchServe knows whether a response has more parts."""
-
 
 class Context(Protocol):
     """The members of `ts.context.Context` that are used here."""
@@ -96,7 +93,7 @@ def handle(service: Service, rows: Sequence[Mapping[str, object]], context: Cont
         if requests[index].came_over_grpc:
             # TorchServe reads this header from each response to `StreamPredictions`. Without it, Java's thread of the
             # worker fails, the worker is killed, and the batch is lost. Over HTTP the response would become a stream.
-            context.set_response_header(index, _STREAM_NEXT, "false")
+            context.set_response_header(index, "ts_stream_next", "false")
     return [response.body for response in responses]
 
 

@@ -39,8 +39,6 @@ from .shared_sessions import check_shared_sessions
 _log = logging.getLogger(__name__)
 _BATCHES_WAITING = 4
 """Largest batches that may wait at a replica, beside the one that it computes."""
-_SECONDS_BETWEEN_TRIES = 1.0
-"""Seconds after which a replica whose models are not ready tries them again."""
 
 
 class _MessageBytes(NamedTuple):
@@ -133,7 +131,9 @@ class Replica:
         try:
             for name, path in user_config["archives"].items():
                 loaded[name] = await asyncio.to_thread(_load, name, path)
-            await _wait_until_ready(loaded)
+            while found := await not_ready(loaded):
+                _log.warning("models are not ready: %s", found)
+                await asyncio.sleep(1.0)
         except BaseException:
             await _close(loaded.values())
             raise
@@ -197,19 +197,9 @@ def _load(name: str, path: str) -> ServedArchive:
     return served
 
 
-async def _wait_until_ready(archives: Mapping[str, ServedArchive]) -> None:
-    while found := await not_ready(archives):
-        _log.warning("models are not ready: %s", found)
-        await asyncio.sleep(_SECONDS_BETWEEN_TRIES)
-
-
 async def _close(archives: Iterable[ServedArchive]) -> None:
     for one in archives:
         await one.close()
-
-
-_BOUNDARIES = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
-"""Seconds: those that TorchServe gives all histograms."""
 
 
 class _RayMetrics:
@@ -237,5 +227,6 @@ class _RayMetrics:
 def _make(metric: Metric) -> Counter | Histogram:
     keys = ("ModelName", "ModelVersion", *([metric.dimension] if metric.dimension else []))
     if metric.type == "histogram":
-        return Histogram(metric.name, boundaries=_BOUNDARIES, tag_keys=keys)
+        seconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]  # as TorchServe gives all histograms
+        return Histogram(metric.name, boundaries=seconds, tag_keys=keys)
     return Counter(metric.name, tag_keys=keys)

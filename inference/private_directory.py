@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = ".neuron-lstm-private-"
-_UNLOCKED_PREFIX = ".neuron-lstm-unlocked-"
-"""Prefix of directories that cannot be locked: no process takes them for abandoned ones."""
 _log = logging.getLogger(__name__)
 
 
@@ -48,7 +46,7 @@ def _make_locked(within: Path) -> tuple[Path, int | None]:
             continue  # another process deleted it before it was locked
         except OSError:
             _delete(path)
-            return Path(tempfile.mkdtemp(prefix=_UNLOCKED_PREFIX, dir=within)), None
+            return Path(tempfile.mkdtemp(prefix=".neuron-lstm-unlocked-", dir=within)), None  # never taken as abandoned
 
 
 def _lock(path: Path) -> int | None:

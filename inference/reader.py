@@ -51,8 +51,6 @@ _REASONS = {
     errno.EINVAL: "it names a place before its start",
     **dict.fromkeys((errno.EEXIST, errno.EISDIR, errno.ENOTDIR), "a file and a folder have the same name"),
 }
-_MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
-"""First bytes of a .mar and of a .tar.gz."""
 
 
 class ArchiveReader:
@@ -246,7 +244,7 @@ class ArchiveReader:
     def _not_an_archive(self) -> ArchiveError:
         with self.path.open("rb") as file:
             start = file.read(4)
-        if start.startswith(_MAGIC_NUMBERS):
+        if start.startswith((b"PK\x03\x04", b"\x1f\x8b")):  # a .mar, a .tar.gz
             return ArchiveError(f"{self.path} is damaged: its end is missing")
         return ArchiveError(f"{self.path} is not an archive: expected a .mar, a .tar.gz or a folder")
 

@@ -68,9 +68,7 @@ def decide(request: ChunkRequest, session: Session | None, model: bytes) -> Deci
             "SessionUnknown",
             "there is no session with this id: it was not started, has ended or expired; send `start` to start one",
         )
-    if session is None:
-        return StartSession()
-    return _with_record(request, session, model)
+    return StartSession() if session is None else _with_record(request, session, model)
 
 
 def _with_record(request: ChunkRequest, session: Session, model: bytes) -> Decision:

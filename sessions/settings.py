@@ -37,11 +37,6 @@ class Limits:
         return min(self.confirm_seconds, self.idle_seconds)
 
     @property
-    def shortest_life(self) -> float:
-        """Time for which every record is kept: no younger one has expired."""
-        return min(self.lifetime, self.retry_seconds)
-
-    @property
     def unconfirmed(self) -> int:
         """Limit of unconfirmed sessions: an eighth of all is left for clients that choose their ids."""
         return self.sessions - self.sessions // 8

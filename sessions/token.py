@@ -23,9 +23,7 @@ from pathlib import Path
 _VERSION = 1
 _MODEL_BYTES = 16
 _HEAD = struct.Struct(f">B{_MODEL_BYTES}sQQ")
-_MODEL_PERSON = b"neuron-lstm toke"
 _SIGNATURE_BYTES = 32
-_PERSON = b"neuron-lstm session token\n"
 
 
 class InvalidTokenError(ValueError):
@@ -52,7 +50,7 @@ def token_model(state_id: bytes, name: str) -> bytes:
     >>> token_model(bytes(16), "tagger") == token_model(bytes(16), "scorer")
     False
     """
-    return blake2b(name.encode(), digest_size=_MODEL_BYTES, key=state_id, person=_MODEL_PERSON).digest()
+    return blake2b(name.encode(), digest_size=_MODEL_BYTES, key=state_id, person=b"neuron-lstm toke").digest()
 
 
 def token_length(state_bytes: int) -> int:
@@ -106,7 +104,7 @@ def verify_token(text: str, keys: Sequence[bytes], max_state_bytes: int) -> Toke
 def _sign(content: bytes, key: bytes) -> bytes:
     if len(key) != _KEY_BYTES:
         raise ValueError(f"session tokens are signed with a key of {_KEY_BYTES} bytes, not {len(key)}")
-    return hmac.digest(key, _PERSON + content, "sha256")
+    return hmac.digest(key, b"neuron-lstm session token\n" + content, "sha256")
 
 
 def _decode(text: str) -> bytes:

@@ -64,7 +64,9 @@ class Traced:
         self.state: StateBuffer | None = None
         if description.aliases:
             make_views = None if preprocessor is None else preprocessor.function
-            self.state = StateBuffer(initial, state_shapes(description), make_views)
+            kinds = [list(program.signature.inputs.values()) for program in description.programs]
+            shapes = [[[int(size) for size in own[index].shape] for index, _ in description.aliases] for own in kinds]
+            self.state = StateBuffer(initial, shapes, make_views)
         self.core: int | None = None
         self._directory = directory
         self._calling = threading.Lock()
@@ -274,12 +276,6 @@ def load(path: str | Path) -> Traced:
     traced = Traced(description, directory, store, initial, kernel, preprocessor)
     traced.reload()
     return traced
-
-
-def state_shapes(description: TraceDescription) -> list[list[list[int]]]:
-    """Return the shapes of the states, by bucket."""
-    kinds = [list(program.signature.inputs.values()) for program in description.programs]
-    return [[[int(size) for size in own[index].shape] for index, _ in description.aliases] for own in kinds]
 
 
 def _check_complete(description: TraceDescription, store: Weights, states: Mapping[str, torch.Tensor]) -> None:

@@ -37,9 +37,6 @@ class _Cell(NamedTuple):
 
 
 _LSTM = _Cell(_VF.lstm, (192, 128), has_cell_state=True, is_masked=True)
-_GRU = _Cell(_VF.gru, (192, 128))
-_RNN_TANH = _Cell(_VF.rnn_tanh, (384, 256))
-_RNN_RELU = _Cell(_VF.rnn_relu, (384, 256), is_masked=True)
 
 
 def lstm(*args: Any) -> tuple[Tensor, ...]:
@@ -64,9 +61,9 @@ def _rnn(cell: _Cell, *args: Any) -> tuple[Tensor, ...]:
     return _stack(cell, data, batch_sizes, [state], *rest)
 
 
-gru = functools.partial(_rnn, _GRU)
-rnn_tanh = functools.partial(_rnn, _RNN_TANH)
-rnn_relu = functools.partial(_rnn, _RNN_RELU)
+gru = functools.partial(_rnn, _Cell(_VF.gru, (192, 128)))
+rnn_tanh = functools.partial(_rnn, _Cell(_VF.rnn_tanh, (384, 256)))
+rnn_relu = functools.partial(_rnn, _Cell(_VF.rnn_relu, (384, 256), is_masked=True))
 
 
 def _autocast_dtypes(h_0: Tensor, c_0: Tensor) -> tuple[torch.dtype, torch.dtype, torch.dtype]:

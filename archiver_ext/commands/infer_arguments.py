@@ -20,7 +20,6 @@ from .infer_inputs import annotation_name
 _MOST_SECONDS = 20.0
 _COUNTS = (1, 2, 3, 4, 5, 6, 8)
 _PARTS = (1, 2, 3, 4)  # an LSTM's weights have four rows for each hidden unit, a GRU's have three
-_SWITCHES = (False, True)
 
 Arguments = dict[str, Any]
 
@@ -148,7 +147,7 @@ def _candidates(parameter: inspect.Parameter, sizes: list[int]) -> list[Any]:
     """Values for an argument that is a switch or a whole number; none for any other."""
     default, kind = parameter.default, annotation_name(parameter)
     if isinstance(default, bool) or kind == "bool":
-        return list(_SWITCHES)
+        return [False, True]
     by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     untyped = parameter.annotation is parameter.empty or kind in ("Any", "typing.Any")
     bare = by_name and default is parameter.empty and untyped

@@ -35,8 +35,6 @@ _MASK_NAME = re.compile(r"(.*_)?mask|masks")
 _CONSTANTS: dict[str, tuple[Any, ...]] = {"bool": (False, True), "int": (1, 0, 2), "float": (1.0, 0.0), "str": ("",)}
 """Values for arguments with these annotations, the likeliest first."""
 _ANYTHING = ("Any", "typing.Any")
-_ANY_CONSTANT = (None, False, True, 1, 1.0)
-"""Values for an argument without annotation that no tensor fits."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ def read_signature(model: nn.Module) -> ForwardSignature:
         else:
             tensors.append(parameter.name)
             if parameter.annotation is parameter.empty or kind in _ANYTHING or "None" in kind or "Optional" in kind:
-                choices[parameter.name] = _ANY_CONSTANT
+                choices[parameter.name] = (None, False, True, 1, 1.0)  # where no tensor fits
     return ForwardSignature(tuple(tensors), lengths, constants, tuple(optional), choices)
 
 

@@ -17,7 +17,6 @@ from ..errors import refusing
 from . import Commands, positive, print_line, print_log
 
 _LAST_PORT = 65_531  # four more ports follow it
-_SETTING = re.compile(r"(?P<name>[A-Za-z0-9_-]+)=(?P<value>[^\r\n]*)")
 
 
 def add_to(commands: Commands) -> None:
@@ -88,7 +87,7 @@ def _add_builtin(add: Callable[..., object]) -> None:
 
 
 def _setting(text: str) -> tuple[str, str]:
-    found = _SETTING.fullmatch(text)
+    found = re.fullmatch(r"(?P<name>[A-Za-z0-9_-]+)=(?P<value>[^\r\n]*)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE as in config.properties, got {text}")
     return found["name"], found["value"]

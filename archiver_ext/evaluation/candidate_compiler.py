@@ -141,9 +141,6 @@ def compile_jobs(
     ]
 
 
-_OTHERS = {__name__.partition(".")[0], *sys.stdlib_module_names}
-
-
 def is_engine_error(error: Exception) -> bool:
     """Whether an engine failed, and not the code of this package.
 
@@ -154,4 +151,5 @@ def is_engine_error(error: Exception) -> bool:
     >>> is_engine_error(KeyError("name"))
     False
     """
-    return isinstance(error, RuntimeError) or type(error).__module__.partition(".")[0] not in _OTHERS
+    others = {__name__.partition(".")[0], *sys.stdlib_module_names}
+    return isinstance(error, RuntimeError) or type(error).__module__.partition(".")[0] not in others

@@ -25,8 +25,6 @@ from ..evaluation.manifest_builder import BuildInput
 from ..user_model import taken_as_tuples
 from .imports import imports_late
 
-_MODULE = re.compile(r"[^\W\d][\w-]*", re.ASCII)
-
 
 def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig, reason: str) -> OwnModel:
     """Describe the model that was made of a file with the configuration's arguments.
@@ -64,7 +62,7 @@ def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig
 
 def _check_module(file: Path) -> None:
     """Refuse a file that a host cannot import under its name."""
-    if not _MODULE.fullmatch(file.stem):
+    if not re.fullmatch(r"[^\W\d][\w-]*", file.stem, re.ASCII):
         raise PackagingError(
             f"--model-file {file.name}: a host imports this file as a module, and {file.stem} is not a module's name: "
             "rename it, as in model.py"

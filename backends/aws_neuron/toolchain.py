@@ -25,7 +25,6 @@ from .device import Toolchain, placeholder_message
 from .source_program import SourceProgram
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("compile_job.py", "source_module.py", "unrolled.py")
 _PACKAGE = __package__.partition(".")[0]
 _LAST_LINES = 20
 
@@ -60,7 +59,7 @@ def trace(
     """
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         folder = Path(scratch)
-        for name in _SCRIPTS:
+        for name in ("compile_job.py", "source_module.py", "unrolled.py"):
             shutil.copyfile(_HERE / name, folder / name)
         (folder / "program.py").write_text(program.source, encoding="utf-8")
         contents = {"tensors.pt": program.tensors(weights), "inputs.pt": list(program.signature.example_inputs())}

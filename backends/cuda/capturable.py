@@ -71,8 +71,6 @@ _WAITING: Mapping[torch._ops.OpOverload, _Waits] = {
 
 
 _LOG = logging.getLogger(__name__)
-_INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
-_READ_ON_HOST = frozenset({"cond", "while_loop"})
 
 
 class _CannotBeCaptured(Exception):
@@ -83,7 +81,7 @@ def capture_refusal(node: Node) -> str | None:
     """Return why a call of an exported program cannot be part of a CUDA graph; None if it can."""
     target: Any = node.target
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return f"{target.name()} decides by a value of a tensor" if target.name() in _READ_ON_HOST else None
+        return f"{target.name()} decides by a value of a tensor" if target.name() in ("cond", "while_loop") else None
     if is_positions(target):
         return f"{target} waits for the lengths of the rows"
     if not isinstance(target, torch._ops.OpOverload) or not (node.users or target._schema.is_mutable):
@@ -115,7 +113,7 @@ def _inner_refusal(
 
 def _own_refusal(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Return the reason why an operator that is no composite cannot be captured."""
-    if target in _INDEXED:
+    if target in (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default):
         masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
         return "selects by a mask, so that a size depends on data" if masked else None
     if target == _aten.repeat_interleave.Tensor and kwargs.get("output_size") is not None:

@@ -48,10 +48,6 @@ class BufferLayout:
         """Return the tensors in a buffer, uint8[nbytes]; each is contiguous and shares its memory."""
         return [place.view(buffer) for place in self.places]
 
-    def end_of(self, count: int) -> int:
-        """Return the number of bytes of the first `count` tensors."""
-        return self.places[count].start if count < len(self.places) else self.nbytes
-
 
 def layout_of(tensors: Sequence[torch.Tensor]) -> BufferLayout:
     """Lay tensors out one after the other.
@@ -147,7 +143,7 @@ class GraphProgram:
 
     def _copy_inputs(self, layout: BufferLayout, buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
         """Enqueue the copy of the first inputs, by pinned memory."""
-        end = layout.end_of(len(tensors))
+        end = layout.places[len(tensors)].start if len(tensors) < len(layout.places) else layout.nbytes
         staged = self._device.pinned(end)
         for place, tensor in zip(layout.places, tensors):
             place.view(staged).copy_(tensor)

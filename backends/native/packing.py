@@ -83,9 +83,7 @@ def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> 
 def _sums(cell: str, b_ih: torch.Tensor, b_hh: torch.Tensor) -> torch.Tensor:
     """The bias of each sum of each unit: [S, H]."""
     own, of_state = (bias.view(_GATES[cell], -1) for bias in (b_ih, b_hh))
-    if cell == "gru":
-        return torch.cat([own[:2] + of_state[:2], own[2:], of_state[2:]])
-    return own + of_state
+    return torch.cat([own[:2] + of_state[:2], own[2:], of_state[2:]]) if cell == "gru" else own + of_state
 
 
 def _blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int, kind: int = FLOAT32) -> torch.Tensor:

@@ -17,8 +17,6 @@ from ..interface import Backend, Key, LoadedProgram, Rehearsal, Weights
 from ..signature import Signature, read_program_file, read_signature
 
 SEGMENTS = "segments.json"
-LEGACY = "compiled.json"
-"""File of segments in the form of the AWS Neuron engines, which a torch before `LOWEST_TORCH` reads."""
 
 Target = Literal["device", "cpu"]
 
@@ -132,7 +130,7 @@ def read_segments(directory: Path) -> SegmentList:
 
 
 def _load_segment(directory: Path, weights: Weights, threads: int) -> LoadedProgram:
-    if (directory / LEGACY).is_file():
+    if (directory / "compiled.json").is_file():  # of AWS Neuron, which a torch before `LOWEST_TORCH` reads
         from ..aws_neuron.device import load_on_cpu, read_artifact
 
         program, _ = read_artifact(directory)

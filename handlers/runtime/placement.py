@@ -30,8 +30,6 @@ from ...config.manifest import FILE_NAME, Manifest
 
 _log = logging.getLogger(__name__)
 
-_THREADS = Path("/proc/self/task")
-
 
 def apply_placement(
     manifest: Manifest, archive: Path, workers: object, environment: MutableMapping[str, str]
@@ -102,7 +100,7 @@ def pin_process(cores: Sequence[int]) -> None:
 
     Raises `OSError`: the system does not allow it.
     """
-    for thread in [int(name) for name in os.listdir(_THREADS)]:  # noqa: PTH208 - names alone
+    for thread in [int(name) for name in os.listdir("/proc/self/task")]:  # noqa: PTH208 - names alone
         with suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(thread, cores)
 

@@ -42,10 +42,6 @@ _CHUNK_BEFORE_FAILED = (
 )
 
 
-_STORE_FAILED = frozenset(("StoreFull", "StoreUnavailable"))
-"""Kinds of the refusals that a session's next request would get too."""
-
-
 class SessionRequest(NamedTuple):
     """An accepted request of a session."""
 
@@ -177,7 +173,9 @@ class SessionService:
             if stats and not pace.allows_another():
                 outcomes.update((index, out_of_time()) for index in pending)
                 break
-            current, rest = _first_of_each_session(pending, requests)
+            first: dict[str, int] = {}  # the first request of each session
+            rest = [index for index in pending if first.setdefault(requests[index].id, index) != index]
+            current = list(first.values())
             size = first_piece([requests[index].request.sequences for index in current])
             if size < len(current):
                 current = sorted(current, key=lambda index: requests[index].length)[:size]
@@ -301,7 +299,10 @@ class SessionService:
 
     def _save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Save the sessions that a later request may need; those that started and ended at once are not saved."""
-        whole = [*map(_is_whole_session, updates)]
+        whole = [
+            one.session.ended and one.session.steps > 0 and one.loaded.session is None and one.loaded.revision is None
+            for one in updates
+        ]
         wanted = [update for update, is_whole in zip(updates, whole) if not is_whole]
         saved = iter(self.sessions.save(wanted) if wanted else [])
         return [None if is_whole else next(saved) for is_whole in whole]
@@ -345,11 +346,6 @@ def without_successors(
     return kept
 
 
-def _is_whole_session(update: SessionUpdate) -> bool:
-    session, loaded = update.session, update.loaded
-    return session.ended and loaded.session is None and loaded.revision is None and session.steps > 0
-
-
 def _in_turn(requests: Sequence[SessionRequest]) -> list[int]:
     """Return the order in which requests are applied.
 
@@ -378,15 +374,9 @@ def _after_failure(
         # A request without a step number would be applied in place of the failed one before it.
         if request.fields.step is None:
             return RequestError("ChunkBeforeFailed", _CHUNK_BEFORE_FAILED)
-        if failed.kind in _STORE_FAILED:
+        if failed.kind in ("StoreFull", "StoreUnavailable"):  # its next request would get them too
             return failed
     return None if request.is_whole_session else unavailable
-
-
-def _first_of_each_session(pending: Sequence[int], requests: Sequence[SessionRequest]) -> tuple[list[int], list[int]]:
-    first: dict[str, int] = {}
-    rest = [index for index in pending if first.setdefault(requests[index].id, index) != index]
-    return list(first.values()), rest
 
 
 def _chunk_input(request: SessionRequest, loaded: LoadedSession) -> ChunkInput:

@@ -140,10 +140,6 @@ _CODES: Mapping[int, str] = {
     504: "DEADLINE_EXCEEDED",
     507: "RESOURCE_EXHAUSTED",
 }
-_ERROR_TYPE = "error-type"
-"""Trailing metadata: the word that is `type` in an error body of REST."""
-_RETRY_AFTER = "retry-after"
-"""Trailing metadata: seconds after which the same request may succeed, as the header of REST has them."""
 
 
 class GrpcAnswer(NamedTuple):
@@ -158,8 +154,8 @@ class GrpcAnswer(NamedTuple):
 
 def refused(error: RequestError) -> GrpcAnswer:
     """Return the answer to a call that is refused."""
-    retry = () if error.retry_after is None else ((_RETRY_AFTER, str(ceil(error.retry_after))),)
-    return GrpcAnswer(code=code_of(error.status), details=error.message, trailing=((_ERROR_TYPE, error.kind), *retry))
+    retry = () if error.retry_after is None else (("retry-after", str(ceil(error.retry_after))),)
+    return GrpcAnswer(code=code_of(error.status), details=error.message, trailing=(("error-type", error.kind), *retry))
 
 
 def code_of(status: int) -> str:

@@ -33,10 +33,7 @@ _LOG_FOLDER = "LOG_LOCATION"
 _FOLDERS = (_LOG_FOLDER, "NEURON_LSTM_SESSIONS")
 """Variables that name folders: TorchServe has another working directory than this process."""
 _ADDRESSES = ("inference_address", "management_address", "metrics_address")
-_GRPC = ("grpc_inference", "grpc_management")
 _LAST_PORT = 65_535
-_ADDRESS = re.compile(r"https?://(?P<host>[^/:\s]+):(?P<port>[0-9]+)")
-"""An address that TorchServe accepts: it has no form for one of IPv6."""
 _LONGEST_PATH = 70
 """Characters of a folder's path: that of a socket in it has at most 107."""
 
@@ -134,7 +131,7 @@ def _listening_addresses(found: Mapping[str, str]) -> dict[str, tuple[str, int]]
     """
     if found["management_address"].startswith("https:"):
         raise ArchiveError("--set management_address: expected http://HOST:PORT, where models are asked for readiness")
-    grpc = {f"{name}_port": found[f"{name}_address"] for name in _GRPC}
+    grpc = {f"{name}_port": found[f"{name}_address"] for name in ("grpc_inference", "grpc_management")}
     return {
         **{name: _host_and_port(name, found[name]) for name in _ADDRESSES},
         **{name: (host, _port(name, found[name])) for name, host in grpc.items()},
@@ -142,7 +139,7 @@ def _listening_addresses(found: Mapping[str, str]) -> dict[str, tuple[str, int]]
 
 
 def _host_and_port(name: str, address: str) -> tuple[str, int]:
-    found = _ADDRESS.fullmatch(address)
+    found = re.fullmatch(r"https?://(?P<host>[^/:\s]+):(?P<port>[0-9]+)", address)  # it has no form for IPv6
     if found is None:
         raise ArchiveError(
             f"{name}: expected http://HOST:PORT, got {address!r}; TorchServe accepts a host name or an IPv4 address"

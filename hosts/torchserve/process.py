@@ -29,7 +29,6 @@ _STOP_SECONDS = 15.0
 _LAST_LINES_SECONDS = 2.0
 _FAILURES = ("Failed to load model", "Backend worker process died", "Backend worker error")
 """Lines of a model that cannot be served: TorchServe would try again for minutes."""
-_REASON = re.compile(r"Failed to load model (?P<model>\S+), exception (?P<reason>.*)")
 _START = """
 import os, signal, sys, tempfile, threading
 
@@ -47,8 +46,6 @@ start()
 Its standard input ends when this process does, even if that was killed. Then TorchServe ends too: it would keep its
 ports, and no command would stop it.
 """
-_CONFIG_VARIABLE = "TS_CONFIG_FILE"
-"""A variable by which TorchServe would read another config.properties than ours."""
 
 
 class TorchServeProcess:
@@ -122,7 +119,7 @@ def cannot_load(line: str) -> str:
     >>> cannot_load("... MODEL_LOG - Failed to load model tagger, exception there is no engine")
     'TorchServe cannot load tagger: there is no engine'
     """
-    found = _REASON.search(line)
+    found = re.search(r"Failed to load model (?P<model>\S+), exception (?P<reason>.*)", line)
     if found is None:
         return "TorchServe cannot load a model: its lines above say why"
     return f"TorchServe cannot load {found['model']}: {found['reason']}"
@@ -136,7 +133,7 @@ def running(
 
     `words` are those of the command `torchserve` without its name. `environment` comes on top of this process's own.
     """
-    inherited = {name: value for name, value in os.environ.items() if name != _CONFIG_VARIABLE}
+    inherited = {name: value for name, value in os.environ.items() if name != "TS_CONFIG_FILE"}  # of other properties
     process = subprocess.Popen(
         [sys.executable, "-c", _START, str(home), *words],
         cwd=home,
@@ -188,13 +185,6 @@ def _group_of_running(process: Path) -> int | None:
     return None if state in "ZX" else int(group)
 
 
-_LINES_OF_A_BATCH = "Backend received inference at: .*|neuron_lstm lengths .*"
-"""Lines that a worker writes for each batch: TorchServe's, and ours."""
-_REFUSED = ".* [45][0-9][0-9] [0-9]+"
-"""A line of the access log with a status of 400 or more, and the milliseconds."""
-_WORKER_RESTARTS = ".* Worker disconnected.*|Retry worker: .*"
-"""Lines of information at which an operator should look; the others of this logger come with each batch."""
-
 _TEXT = """\
 <?xml version="1.0" encoding="UTF-8"?>
 <!-- Warnings, errors, refused requests, and lines of workers. A request that succeeds adds no line to the console. -->
@@ -240,7 +230,7 @@ def log_configuration(*, with_file: bool) -> str:
     return _TEXT.format(
         appender=_FILE if with_file else "",
         reference='      <AppenderRef ref="file"/>\n' if with_file else "",
-        refused=_REFUSED,
-        restarts=_WORKER_RESTARTS,
-        batch=_LINES_OF_A_BATCH,
+        refused=".* [45][0-9][0-9] [0-9]+",  # lines of the access log, which end with the milliseconds
+        restarts=".* Worker disconnected.*|Retry worker: .*",  # the others of this logger come with each batch
+        batch="Backend received inference at: .*|neuron_lstm lengths .*",  # TorchServe's line, and ours
     )

@@ -36,7 +36,6 @@ workflow_store
 """
 TORCHSERVE_SETTINGS = (*LAUNCHER_SETTINGS, *_NAMES.split())
 """Settings of TorchServe 0.12, the last release: it ignores others without a message."""
-_COMMAND_LINE_SETTINGS = ("load_models", "model_store")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """A name that torch-model-archiver accepts."""
 _LEAST_BYTES = 6_553_500
@@ -69,7 +68,7 @@ def properties(options: ServeOptions, files: Mapping[str, str], body_bytes: int,
 
     Raises `ArchiveError`: TorchServe cannot have a model of such a name or file, or an override is of the command line.
     """
-    if taken := [name for name in _COMMAND_LINE_SETTINGS if name in options.overrides]:
+    if taken := [name for name in ("load_models", "model_store") if name in options.overrides]:
         raise ArchiveError(f"--set {taken[0]}: it follows from the archives of the command line")
     most_bytes = str(min(_MOST_BYTES, max(_LEAST_BYTES, body_bytes)))
     return {

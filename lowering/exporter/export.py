@@ -171,7 +171,6 @@ def _as_in_eager_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _NUMBERS: dict[type, Callable[[Any], Any]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-_TENSORS = (FakeTensor, FunctionalTensor)
 
 
 def _text_as_in_eager_mode() -> AbstractContextManager[None]:
@@ -181,7 +180,7 @@ def _text_as_in_eager_mode() -> AbstractContextManager[None]:
     the trace holds for that number of timesteps; the values of a tensor are not known. Text for torch, for this package
     and for `logging` is left as it is.
     """
-    methods = product(("__repr__", "__str__"), (*_NUMBERS, *_TENSORS))
+    methods = product(("__repr__", "__str__"), (*_NUMBERS, FakeTensor, FunctionalTensor))
     return replaced_each((kind, name, partialmethod(_written, getattr(kind, name))) for name, kind in methods)
 
 

@@ -132,9 +132,7 @@ class Evaluation(dict[int, Any]):
     def _in_turn(self, value: torch.Tensor, first: Count, step: int, count: Count) -> torch.Tensor:
         """Return timesteps or members of value[T, ...], up or down from the first."""
         start, length = self.number(first), self.number(count)
-        if step > 0:
-            return value.narrow(0, start, length)
-        return value.narrow(0, start - (length - 1), length).flip(0)
+        return value.narrow(0, start, length) if step > 0 else value.narrow(0, start - (length - 1), length).flip(0)
 
     def number(self, count: Count) -> Any:
         """Return a count of the recipe for the timesteps of this request."""

@@ -133,7 +133,6 @@ _KEEPS_POSITIONS = SAME_ELEMENTS | {"expand_as", "to", "type", "type_as", "long"
 """Functions whose results have elements of their first argument only."""
 _BELOW = {"lt": True, "ge": False}
 """Results of comparing positions with the number of timesteps."""
-_REFLECTED = {"gt": "lt", "le": "ge"}
 
 
 def note_positions_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
@@ -185,7 +184,7 @@ def compared_with_size(name: str, first: Any, others: Sequence[Any]) -> bool | N
         return None
     second = others[0]
     if _END.of(first) is None:
-        first, second, name = second, first, _REFLECTED.get(name, "")
+        first, second, name = second, first, {"gt": "lt", "le": "ge"}.get(name, "")
     end, number = _END.of(first), _number(second)
     return _BELOW.get(name) if end is not None and number is not None and same_size(number, end) else None
 

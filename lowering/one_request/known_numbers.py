@@ -103,7 +103,6 @@ def with_symbols(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 _SAME = {"cpu", "clone", "__deepcopy__", "detach", "contiguous", "data", "cuda", "numpy"}
-_CASTS = {"to", "long", "int", "float", "double", "type", "type_as"}
 
 
 def _exact(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -192,7 +191,7 @@ def values_after(name: str, args: Any, kwargs: Any) -> Any:
 def _values_after(name: str, args: Any, kwargs: Any) -> Any:
     if not args or not isinstance(args[0], torch.Tensor):
         return _joined(args[0]) if name == "stack" and len(args) == 1 and not kwargs else None
-    if name in _CASTS:
+    if name in ("to", "long", "int", "float", "double", "type", "type_as"):
         return known_values(args[0])
     tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
     if any(known_values(tensor) is None for tensor in tensors):
@@ -245,10 +244,6 @@ def plain(number: Any) -> Any:
     return number.in_python() if isinstance(number, Quotient) else number
 
 
-_RESHAPED = {"index_select", "flip", "squeeze", "unsqueeze", "flatten", "view", "reshape"}
-"""Functions that return one number as it is, in a shape that the result tells."""
-
-
 def _of_one_number(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
     """Return the result of reducing, sorting or reshaping one number."""
     if own.size != 1:
@@ -261,7 +256,8 @@ def _of_one_number(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
     if own.shape == (1,) and name in ("max", "min", "sort", "argsort"):
         place = np.array([0], dtype=object)
         return place if name == "argsort" else (own, place)
-    return own if name in _RESHAPED else None
+    # One number stays as it is, in a shape that the result tells.
+    return own if name in ("index_select", "flip", "squeeze", "unsqueeze", "flatten", "view", "reshape") else None
 
 
 def _clamped(own: Any, others: list[Any], kwargs: Any) -> Any:

@@ -114,7 +114,6 @@ def inverse(permutation: Any, original: Callable[..., Any]) -> Any:
 
 
 _OF_PACKED = {"_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu", "__getitem__"}
-_OF_IDENTITY = {"to", "cpu", "index_select", "__getitem__"}
 
 
 def _is_inner(value: object) -> bool:
@@ -161,7 +160,7 @@ def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> No
 def _concerns_inner(name: str, args: Any) -> bool:
     if name in _OF_PACKED and args and _is_inner(args[0]):
         return True
-    return name in _OF_IDENTITY and any(map(is_identity, pytree.tree_leaves(args)))
+    return name in ("to", "cpu", "index_select", "__getitem__") and any(map(is_identity, pytree.tree_leaves(args)))
 
 
 def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:

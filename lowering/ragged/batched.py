@@ -171,7 +171,6 @@ def run_ragged(
 
 
 _ROWS = 3
-_CONSTRAINT = "Constraints violated"  # the start of the exporter's message when a size was fixed or bounded
 Layout = tuple[DType, tuple[int | Axis | str, ...]]
 """The type and the sizes of an output: the batch is in the place of the first dimension of size 1."""
 
@@ -236,12 +235,9 @@ def _export(
     try:
         return export(torch.export.Dim("time", min=single.shortest))
     except Exception as error:
-        if _CONSTRAINT not in str(error):
+        if "Constraints violated" not in str(error):  # the exporter's message when a size was fixed or bounded
             raise
     return export(torch.export.Dim.AUTO)
-
-
-_DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 
 
 def reject_impossible_numbers(exported: ExportedProgram, lengths: Sequence[int]) -> None:
@@ -250,7 +246,7 @@ def reject_impossible_numbers(exported: ExportedProgram, lengths: Sequence[int])
     Raises `LoweringError`: names the line.
     """
     for node in exported.graph.nodes:
-        if node.target in _DIVISIONS:
+        if node.target in (operator.truediv, operator.floordiv, operator.mod):
             divisor = expression(getattr(node.args[1], "meta", {}).get("val", node.args[1]))
             zero = next((n for n in lengths if is_ragged(divisor) and evaluate(divisor, n) == 0), None)
             if zero is not None:

@@ -142,12 +142,10 @@ def rule_for_spectra(target: object) -> Rule | None:
     return spectrum.product if target is torch.ops.aten.mul.Tensor else rule if rule is spectrum.inverse else None
 
 
-_OF_TWO_TENSORS = {torch.ops.aten.max.other, torch.ops.aten.min.other}
-
-
 def rule_of(target: object) -> Rule | None:
     """Return the rule of an operator; elementwise operators are known by torch's tag."""
-    if target in _OF_TWO_TENSORS:  # the greater or the less of two tensors is no reduction
+    # The greater or the less of two tensors is no reduction.
+    if target in (torch.ops.aten.max.other, torch.ops.aten.min.other):
         return elementwise.pointwise
     name = ".".join(str(target).split(".")[:2])
     rule = RULES.get(name)

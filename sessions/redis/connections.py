@@ -16,8 +16,6 @@ from .shard_commands import Command
 _log = logging.getLogger(__name__)
 _PAUSES = (0.0, 0.0, 0.01, 0.02, 0.05)
 """Seconds before each round; the last value is used for all further rounds."""
-_IN_A_SCRIPT = "non local key in a cluster node"
-"""Part of the error of a script that needs a key which is moving to another server."""
 
 Answer = Union["list[Any]", StoreUnavailableError]
 """The replies to the commands of one partition, or why there are none."""
@@ -152,7 +150,9 @@ class RedisConnections:
         for partition, commands in requests.items():
             address = self._owners.get(partition)
             if address is None:
-                results[partition] = self._without_owner(partition)
+                url, slot = str(self._settings.server), self._slots[partition]
+                reason = f"the session store {url} cannot be used: no server has slot {slot}"
+                results[partition] = self._no_topology or Retryable(StoreUnavailableError(reason))
             else:
                 servers.setdefault(address, {})[partition] = commands
         sent: list[Address] = []
@@ -236,12 +236,6 @@ class RedisConnections:
             return self._connection_failure(address, wrong)
         return None
 
-    def _without_owner(self, partition: int) -> StoreUnavailableError | Retryable:
-        if self._no_topology is not None:
-            return self._no_topology
-        url, slot = str(self._settings.server), self._slots[partition]
-        return Retryable(StoreUnavailableError(f"the session store {url} cannot be used: no server has slot {slot}"))
-
     def _node(self, address: Address, deadline: float) -> RedisNode:
         if address not in self._nodes:
             self._nodes[address] = RedisNode(self._settings, address, max(0.001, deadline - monotonic()))
@@ -306,7 +300,7 @@ def read_answer(settings: RedisSettings, replies: Sequence[Any], asked: Address)
         exceptions.ReadOnlyError,
         exceptions.NoScriptError,
     )
-    in_a_script = _IN_A_SCRIPT in str(error)
+    in_a_script = "non local key in a cluster node" in str(error)  # of a key which is moving to another server
     return Retryable(converted, may_have_run=in_a_script) if isinstance(error, passing) or in_a_script else converted
 
 

@@ -17,7 +17,6 @@ _log = logging.getLogger(__name__)
 
 NO_REPLY = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """Errors of reading what no Redis server replies: another server, or a proxy, is at the address."""
-_LOAD_SCRIPTS: Sequence[Command] = (("SCRIPT", "LOAD", WRITE), ("SCRIPT", "LOAD", TOTALS))
 
 
 class Address(NamedTuple):
@@ -48,7 +47,7 @@ class RedisNode:
         deadline = monotonic() + seconds
         try:
             self._connection.connect()
-            self.send([("INFO", "memory"), *_LOAD_SCRIPTS], deadline)
+            self.send([("INFO", "memory"), ("SCRIPT", "LOAD", WRITE), ("SCRIPT", "LOAD", TOTALS)], deadline)
             memory, *loaded = self.receive().values
             _raise_first(loaded)
             _warn_of_eviction(memory, server_url(settings, address))

@@ -51,7 +51,10 @@ def remove_expired(
     """
     idle = _due(connection, 0, now - limits.idle_seconds)
     usage = _remove(connection, idle, usage, are_open=True)
-    unconfirmed = _unconfirmed(connection, now - limits.lifetime)
+    unconfirmed: list[tuple[bytes, int]] = connection.execute(
+        "SELECT key, size FROM session WHERE revision < 0 AND ended = 0 AND last < ? ORDER BY last LIMIT ?",
+        (now - limits.lifetime, _REMOVED),
+    ).fetchall()
     usage = _remove(connection, unconfirmed, usage, are_open=True)
     ended = _due(connection, 1, now - limits.retry_seconds)
     usage = _remove(connection, ended, usage, are_open=False)
@@ -99,13 +102,6 @@ def _remove(
 def _due(connection: sqlite3.Connection, ended: int, before: float) -> list[tuple[bytes, int]]:
     """Return the keys and sizes of records that were last written before a time."""
     return [(row.key, row.size) for row in _exact(connection, ended, before, _REMOVED) if row.last < before]
-
-
-def _unconfirmed(connection: sqlite3.Connection, before: float) -> list[tuple[bytes, int]]:
-    return connection.execute(
-        "SELECT key, size FROM session WHERE revision < 0 AND ended = 0 AND last < ? ORDER BY last LIMIT ?",
-        (before, _REMOVED),
-    ).fetchall()
 
 
 def _exact(connection: sqlite3.Connection, ended: int, before: float, most: int) -> list[_Row]:

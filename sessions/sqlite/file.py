@@ -16,7 +16,6 @@ from urllib.parse import quote
 from ..store import StoreFullError, StoreUnavailableError
 from .expiry import EXPIRY_SCHEMA
 
-_SUFFIX = ".sessions"
 _COMPANIONS = ("-wal", "-shm")
 _SCHEMA_VERSION = 2
 _SCHEMA = """
@@ -63,7 +62,7 @@ def store_file(directory: Path, model: str) -> Path:
     >>> store_file(Path("sessions"), "speech/en").name
     'speech%2Fen.sessions'
     """
-    return directory / f"{quote(model, safe='')}{_SUFFIX}"
+    return directory / f"{quote(model, safe='')}.sessions"
 
 
 def file_identity(file: Path) -> FileIdentity | None:

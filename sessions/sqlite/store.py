@@ -90,7 +90,7 @@ class SqliteStore:
             if not records and infos and len(infos) == len(keys):
                 # Nearly always: the reader has all records, and none can have expired.
                 revisions, _, last, *_ = zip(*map(infos.__getitem__, keys))
-                if min(last) >= now - self._limits.shortest_life:
+                if min(last) >= now - min(self._limits.lifetime, self._limits.retry_seconds):
                     return [*map(StoredRecord, repeat(b""), revisions)]
             return [
                 None
