@@ -1,6 +1,7 @@
 """Requests whose values no draw from a normal distribution has: each is answered as alone."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -48,14 +49,13 @@ class PooledWords(nn.Module):
         self.lstm = nn.LSTM(5, 4, batch_first=True)
         self.score = nn.Linear(4, 1)
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, lengths: Tensor) -> Any:
         packed = pack_padded_sequence(self.table(ids), lengths, batch_first=True, enforce_sorted=False)
         y = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0]
         scores = self.score(y)[..., 0]
         for word in (0, *self.left_out):
             scores = scores - 1e9 * (ids == word)
-        pooled: Tensor = torch.einsum("bt,bth->bh", scores.softmax(1), y)
-        return pooled
+        return torch.einsum("bt,bth->bh", scores.softmax(1), y)
 
 
 def test_words_that_are_left_out_fill_a_request() -> None:
@@ -86,11 +86,10 @@ class Pooled(nn.Module):
         self.score = nn.Linear(3, 1, bias=False)
         nn.init.ones_(self.score.weight)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
         beyond = torch.arange(x.size(1))[None] >= lengths[:, None]
         weights = self.score(x).squeeze(2).masked_fill(beyond, -300.0).softmax(1)
-        pooled: Tensor = (weights[..., None] * x).sum(1).sort(-1)[0]
-        return pooled
+        return (weights[..., None] * x).sum(1).sort(-1)[0]
 
 
 @pytest.mark.parametrize("model", [Largest, Pooled])
@@ -108,10 +107,9 @@ class Gated(nn.Module):
         super().__init__()
         self.rnn = nn.GRU(3, 6, batch_first=True)
 
-    def forward(self, x: Tensor, level: Tensor) -> Tensor:
+    def forward(self, x: Tensor, level: Tensor) -> Any:
         gate = torch.where(level > 30, 0.1, 1.0).squeeze(1).repeat(6).reshape(-1, 6)
-        last: Tensor = self.rnn(x)[1][0]
-        return last * gate
+        return self.rnn(x)[1][0] * gate
 
 
 def test_a_value_of_one_request_changes_no_other() -> None:

@@ -45,13 +45,11 @@ def without_gradients(model: Any, x: Tensor) -> Tensor:
     return y + 1
 
 
-def branched(model: Any, x: Tensor) -> Tensor:
-    def inner(y: Tensor) -> Tensor:
-        result: Tensor = torch.cond(y.sum() > 9, lambda y: y - 1, lambda y: y.exp(), (y,))
-        return result
+def branched(model: Any, x: Tensor) -> Any:
+    def inner(y: Tensor) -> Any:
+        return torch.cond(y.sum() > 9, lambda y: y - 1, lambda y: y.exp(), (y,))
 
-    result: Tensor = torch.cond(x.sum() > 0, inner, lambda y: y * 3, (x,))
-    return result
+    return torch.cond(x.sum() > 0, inner, lambda y: y * 3, (x,))
 
 
 def scanned(model: Any, x: Tensor) -> list[Tensor]:
