@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from computed import Computed
 from recurrent import exported
-from torch import nn
 
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError
@@ -22,21 +22,20 @@ VALUES = {
 }
 
 
-class Arithmetic(nn.Module):
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        divisor = x.abs() // 3 + 1
-        rounded = [torch.div(x, y, rounding_mode=mode) for y in (7, -7, 3600, divisor) for mode in ("floor", "trunc")]
-        sums = [x.sum(1), x.sum(1, keepdim=True), x.sum(-1, dtype=torch.int32), x.int().sum(1), (x > 3).sum(1)]
-        powers = [x**2, x**5, x.to(torch.uint8) ** 3]
-        narrow = [x.to(torch.uint8) + 100, x.to(torch.int16) * 7, torch.div(x.int(), 7, rounding_mode="trunc")]
-        others = [x // 3600, x % 24, torch.fmod(x, 24), x.cumsum(1), x.amax(1), x.argmax(1), x >> 3, x == x[:, :1], -x]
-        bools = [torch.div(x > 3, 2, rounding_mode="floor")]
-        return (*rounded, *sums, *powers, *narrow, *others, *bools)
+def arithmetic(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    divisor = x.abs() // 3 + 1
+    rounded = [torch.div(x, y, rounding_mode=mode) for y in (7, -7, 3600, divisor) for mode in ("floor", "trunc")]
+    sums = [x.sum(1), x.sum(1, keepdim=True), x.sum(-1, dtype=torch.int32), x.int().sum(1), (x > 3).sum(1)]
+    powers = [x**2, x**5, x.to(torch.uint8) ** 3]
+    narrow = [x.to(torch.uint8) + 100, x.to(torch.int16) * 7, torch.div(x.int(), 7, rounding_mode="trunc")]
+    others = [x // 3600, x % 24, torch.fmod(x, 24), x.cumsum(1), x.amax(1), x.argmax(1), x >> 3, x == x[:, :1], -x]
+    bools = [torch.div(x > 3, 2, rounding_mode="floor")]
+    return (*rounded, *sums, *powers, *narrow, *others, *bools)
 
 
 @pytest.mark.ci
 def test_onnxruntime_computes_integers_of_any_size_as_torch_does(tmp_path: Path) -> None:
-    module, engine = Arithmetic(), get_backend("onnxruntime")
+    module, engine = Computed(arithmetic), get_backend("onnxruntime")
     program = exported(module, torch.ones(2, 5, dtype=torch.int64))
     engine.compile(program, None, tmp_path)
     run = engine.load(tmp_path, weights_of(program), {}, threads=1)
@@ -50,26 +49,20 @@ def test_onnxruntime_computes_integers_of_any_size_as_torch_does(tmp_path: Path)
 
 
 def test_onnxruntime_sums_no_integers_to_0(tmp_path: Path) -> None:
-    class Positive(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return (x[:, :0].sum(1),)
-
-    engine, program = get_backend("onnxruntime"), exported(Positive(), torch.ones(2, 5, dtype=torch.int64))
+    engine = get_backend("onnxruntime")
+    program = exported(Computed(lambda x: (x[:, :0].sum(1),)), torch.ones(2, 5, dtype=torch.int64))
     engine.compile(program, None, tmp_path)
 
     assert engine.load(tmp_path, weights_of(program), {}, threads=1)([torch.ones(3, 4).long()])[0].tolist() == [0] * 3
 
 
 def test_onnxruntime_sums_complex_numbers_with_both_parts(tmp_path: Path) -> None:
-    class Spectrum(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return (torch.view_as_real(torch.fft.rfft(x, dim=2).sum(2)),)
-
+    model = Computed(lambda x: (torch.view_as_real(torch.fft.rfft(x, dim=2).sum(2)),))
     x, engine = torch.randn(2, 5, 4), get_backend("onnxruntime")
-    program = exported(Spectrum(), x)
+    program = exported(model, x)
     engine.compile(program, None, tmp_path)
 
-    torch.testing.assert_close(engine.load(tmp_path, weights_of(program), {}, threads=1)([x])[0], Spectrum()(x)[0])
+    torch.testing.assert_close(engine.load(tmp_path, weights_of(program), {}, threads=1)([x])[0], model(x)[0])
 
 
 @pytest.mark.parametrize(
@@ -85,18 +78,12 @@ def test_onnxruntime_sums_complex_numbers_with_both_parts(tmp_path: Path) -> Non
 def test_what_would_be_computed_in_floating_point_is_refused(
     function: Callable[[torch.Tensor], torch.Tensor], name: str, tmp_path: Path
 ) -> None:
-    class Refused(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return (function(x),)
-
+    model = Computed(lambda x: (function(x),))
     with pytest.raises(CompileError, match=f"{name} of integers is computed in floating point"):
-        get_backend("onnxruntime").compile(exported(Refused(), torch.ones(2, 5, dtype=torch.int64)), None, tmp_path)
+        get_backend("onnxruntime").compile(exported(model, torch.ones(2, 5, dtype=torch.int64)), None, tmp_path)
 
 
 def test_openvino_refuses_float64(tmp_path: Path) -> None:
-    class Gaps(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return ((x - x[:, :1]).float(),)
-
+    model = Computed(lambda x: ((x - x[:, :1]).float(),))
     with pytest.raises(CompileError, match="computes float64 in float32: use another backend"):
-        OpenVino().compile(exported(Gaps(), torch.ones(2, 5, dtype=torch.float64)), None, tmp_path)
+        OpenVino().compile(exported(model, torch.ones(2, 5, dtype=torch.float64)), None, tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 import neuron_doubles
 import pytest
 import torch
+from computed import Computed
 from recurrent import BATCH, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
 from torch import nn
 
@@ -45,14 +46,7 @@ class Compiled:
     directory: Path
 
 
-class Doubled(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-
-class Sorted(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.sort(x * 2)[0]
+DOUBLED, SORTED = Computed(lambda x: x * 2), Computed(lambda x: torch.sort(x * 2)[0])
 
 
 class Constant(nn.Module):
@@ -77,7 +71,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 def doubled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("doubled")
     with neuron_doubles.on_path():
-        small(Doubled(), directory)
+        small(DOUBLED, directory)
     return directory
 
 
@@ -194,12 +188,12 @@ def test_without_a_device_a_target_must_be_named(double: pytest.MonkeyPatch, tmp
     double.setenv("NEURON_DOUBLE_CORES", "0")
 
     with pytest.raises(CompileError, match="compiler_args: --target inf2"):
-        small(Doubled(), tmp_path, CompileSettings())
+        small(DOUBLED, tmp_path, CompileSettings())
 
 
 @pytest.mark.ci
 def test_with_a_device_no_target_is_needed(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    small(Doubled(), tmp_path, CompileSettings())
+    small(DOUBLED, tmp_path, CompileSettings())
     x = torch.randn(2, 3)
 
     assert torch.equal(NeuronX().load(tmp_path, {}, {}, 1)([x])[0], x * 2)
@@ -229,15 +223,15 @@ def test_matrices_are_multiplied_in_the_precision_asked_for(settings: CompileSet
 @pytest.mark.ci
 def test_refusals_of_the_compiler_are_reported_with_its_message(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"neuronx cannot compile for 2 x 1: .*aten::sort.*\n.*neuron-lstm analyze"):
-        small(Sorted(), tmp_path)
+        small(SORTED, tmp_path)
     with pytest.raises(CompileError, match="unrecognized arguments: --no-such-option"):
-        small(Doubled(), tmp_path, CompileSettings(args=("--target", "inf2", "--no-such-option")))
+        small(DOUBLED, tmp_path, CompileSettings(args=("--target", "inf2", "--no-such-option")))
     with pytest.raises(CompileError, match="neuronx cannot compile a program without inputs"):
         NeuronX().compile(torch.export.export(Constant(), ()), Bucket(2, 1), tmp_path, TARGET)
 
 
 def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
-    program = torch.export.export(Sorted(), (torch.zeros(5, 3),))
+    program = torch.export.export(SORTED, (torch.zeros(5, 3),))
     told = {str(node.target): NeuronX().refusal(node) for node in program.graph.nodes}
 
     assert {name: why for name, why in told.items() if why} == {
@@ -249,12 +243,12 @@ def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
 def test_another_interpreter_without_the_toolchain_is_told(tmp_path: Path) -> None:
     bare = neuron_doubles.interpreter(tmp_path, tmp_path)
     with pytest.raises(CompileError, match=r"compiler_python: .* has no working torch_neuronx .*amazonaws"):
-        small(Doubled(), tmp_path, CompileSettings(python=bare))
+        small(DOUBLED, tmp_path, CompileSettings(python=bare))
     with pytest.raises(CompileError, match=r"compiler_python: /no/such/python cannot be started"):
-        small(Doubled(), tmp_path, CompileSettings(python=Path("/no/such/python")))
+        small(DOUBLED, tmp_path, CompileSettings(python=Path("/no/such/python")))
     neuron_doubles.placeholder(tmp_path, "torch_neuronx")
     with pytest.raises(CompileError, match="empty placeholder"):
-        small(Doubled(), tmp_path, CompileSettings(python=bare))
+        small(DOUBLED, tmp_path, CompileSettings(python=bare))
 
 
 def test_a_toolchain_of_another_line_is_refused(double: pytest.MonkeyPatch, doubled: Path, tmp_path: Path) -> None:

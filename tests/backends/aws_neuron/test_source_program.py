@@ -2,6 +2,7 @@ import re
 
 import pytest
 import torch
+from computed import Computed
 from torch import nn
 
 from torchserve_neuron_lstm.backends.aws_neuron.source_export import export_source
@@ -27,12 +28,6 @@ class Various(nn.Module):
         return mean, x.argmax(1), self.attention(x, x, x)[0], (~lengths).to(torch.int32)
 
 
-class Branching(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        chosen: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
-        return chosen
-
-
 @torch.no_grad()
 def test_operators_go_by_the_names_that_old_compilers_know() -> None:
     torch.manual_seed(0)
@@ -52,7 +47,8 @@ def test_operators_go_by_the_names_that_old_compilers_know() -> None:
 
 def test_a_program_that_branches_on_data_is_refused() -> None:
     """A traced program would keep the branch of its example."""
-    program = torch.export.export(Branching(), (torch.ones(2),), strict=False)
+    model = Computed(lambda x: torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,)))
+    program = torch.export.export(model, (torch.ones(2),), strict=False)
 
     with pytest.raises(CompileError, match="branches on data"):
         export_source(program, Bucket(2, 1))

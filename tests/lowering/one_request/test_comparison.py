@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import pytest
 import torch
+from computed import Computed
 from input_configs import one_input
-from torch import Tensor, nn
+from torch import Tensor
 
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.lowering import LoweringError
@@ -15,29 +16,16 @@ from torchserve_neuron_lstm.lowering.one_request.comparison import Comparison
 CONFIG = one_input("[batch, time, 2]", batch="[4]", length="[9]")
 
 
-class Doubled(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * x
+def picky(x: Tensor) -> Tensor:
+    if x.abs().max() > 40:
+        raise ValueError("a value is too large")
+    return 2 * x
 
 
-class Spread(nn.Module):
-    """Its rounding errors grow with the square of its inputs, and its results do not."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x * x + 1) - x * x
-
-
-class Picky(Doubled):
-    def forward(self, x: Tensor) -> Tensor:
-        if x.abs().max() > 40:
-            raise ValueError("a value is too large")
-        return 2 * x
-
-
-def compare(run: Callable[[Tensor], Tensor], model: nn.Module | None = None) -> None:
+def compare(run: Callable[[Tensor], Tensor], model: Callable[[Tensor], Tensor] = lambda x: 2 * x) -> None:
     outputs = (TensorSpec("y", "float32", ("batch", "time", 2)),)
     program = cast(torch.export.ExportedProgram, None)
-    comparison = Comparison(model or Doubled(), CONFIG, program, CONFIG.input_specs, outputs)
+    comparison = Comparison(Computed(model), CONFIG, program, CONFIG.input_specs, outputs)
 
     def called(x: Tensor, lengths: Tensor) -> Any:
         return [run(x)]
@@ -63,18 +51,18 @@ def test_a_program_that_is_right_near_1_only_is_refused(run: Callable[[Tensor], 
 
 
 def test_rounding_errors_of_large_values_are_allowed() -> None:
-    compare(torch.ones_like, Spread())
+    """They grow with the square of the model's inputs, and its results do not."""
+    compare(torch.ones_like, lambda x: (x * x + 1) - x * x)
 
 
 def test_values_that_the_model_does_not_take_are_left_out() -> None:
-    compare(lambda x: torch.where(x > 40, 0, 2 * x), Picky())
+    compare(lambda x: torch.where(x > 40, 0, 2 * x), picky)
 
 
-class Summed(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sum(1, keepdim=True).expand_as(x)
+def summed(x: Tensor) -> Tensor:
+    return x.sum(1, keepdim=True).expand_as(x)
 
 
 def test_a_program_that_reads_padding_is_refused() -> None:
     with pytest.raises(LoweringError, match="differs from that of a request alone"):
-        compare(Summed(), Summed())
+        compare(summed, summed)
