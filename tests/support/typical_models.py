@@ -1,12 +1,10 @@
 """Models of typical code around nn.LSTM, nn.GRU and nn.RNN. Each has its configuration in `model_cases.py`."""
 
-from typing import Any
-
 import torch
+from causal_models import OneLstm
+from causal_models import Outputs as Answer
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-
-Answer = Any  # tensors in any nesting
 
 
 class FixedLength(nn.Module):
@@ -154,16 +152,11 @@ class SelfAttention(nn.Module):
         return {"context": attention @ y, "attention": attention}
 
 
-class MaskedMeanPooling(nn.Module):
+class MaskedMeanPooling(OneLstm):
     """The mean of the real timesteps, the sum divided by the true lengths; and their maximum."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(6, 8, batch_first=True)
-
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
-        packed, _ = self.lstm(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
-        y, n = pad_packed_sequence(packed, batch_first=True)
+        y, n = self.unpacked(x, lengths)
         mask = (torch.arange(y.size(1)).unsqueeze(0) < n.unsqueeze(1)).unsqueeze(2)
         return (y * mask).sum(1) / n.unsqueeze(1), y.masked_fill(~mask, -1e9).amax(1)
 
@@ -183,27 +176,23 @@ class TwoInputs(nn.Module):
         return self.out(torch.cat([h[-1], speaker], 1))
 
 
-class LastStepClassifier(nn.Module):
+class LastStepClassifier(OneLstm):
     """`y[:, -1]` of a plain LSTM, forward() without lengths."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(6, 8, 2, batch_first=True)
-        self.out = nn.Linear(8, 4)
+        super().__init__(layers=2)
 
     def forward(self, x: torch.Tensor) -> Answer:
         y, _ = self.lstm(x)
         return self.out(y[:, -1, :])
 
 
-class CausalPerStep(nn.Module):
+class CausalPerStep(OneLstm):
     """A plain LSTM with LayerNorm and linear layers per timestep, forward() without lengths."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(6, 8, batch_first=True)
         self.norm = nn.LayerNorm(8)
-        self.out = nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> Answer:
         return self.out(torch.relu(self.norm(self.lstm(x)[0])))
@@ -221,23 +210,15 @@ class VanillaRnn(nn.Module):
         return pad_packed_sequence(packed, batch_first=True)[0], h
 
 
-class MeanOverTime(nn.Module):
+class MeanOverTime(OneLstm):
     """A mean over all timesteps without lengths: only the trace of one request is exact."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(6, 8, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> Answer:
         return self.lstm(x)[0].mean(1)
 
 
-class MedianOverTime(nn.Module):
+class MedianOverTime(OneLstm):
     """A median over all timesteps without lengths, which has no rule: lengths must be exact."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(6, 8, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> Answer:
         return self.lstm(x)[0].median(1).values

@@ -58,12 +58,7 @@ class Whole:
         return make_planner("sequence", GRID, CostModel.proportional(GRID)).plan(lengths)
 
     def run_plan(
-        self,
-        plan: Plan,
-        requests: Sequence[Tensors],
-        lengths: Sequence[int],
-        pad: Pad = pad,
-        resumed: ResumedState | None = None,
+        self, plan: Plan, requests: Any, lengths: Sequence[int], pad: Pad = pad, resumed: ResumedState | None = None
     ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         made, run = self.made, self.run
         layouts = (made.inputs, made.outputs, made.takes_lengths)
@@ -82,12 +77,7 @@ class InChunks:
         return make_planner("chunk", shape, CostModel.proportional(shape)).plan(lengths)
 
     def run_plan(
-        self,
-        plan: Plan,
-        requests: Sequence[Tensors],
-        lengths: Sequence[int],
-        pad: Pad = pad,
-        resumed: ResumedState | None = None,
+        self, plan: Plan, requests: Any, lengths: Sequence[int], pad: Pad = pad, resumed: ResumedState | None = None
     ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         made = program()
         signature = ChunkSignature(made.inputs, made.outputs, CARRIED)

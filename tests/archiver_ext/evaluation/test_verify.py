@@ -35,6 +35,10 @@ def shortest_off(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [sums, whole + 0.01 * (tensors[2] == 1)]
 
 
+def saturated(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return right([tensors[0].clamp(-40, 40), *tensors[1:]])
+
+
 def not_a_number(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.full_like(answer, float("nan")) for answer in right(tensors)]
 
@@ -136,9 +140,6 @@ def test_values_far_from_1_are_run_in_planned_batches() -> None:
     cases = draw_cases(made, GRID, eager, silent)
     near_1 = [case for case in cases if case.kind is None]
 
-    def saturated(tensors: Tensors) -> list[torch.Tensor]:
-        return right([tensors[0].clamp(-40, 40), *tensors[1:]])
-
     assert verify_planned(Whole(saturated, made), made, near_1, 4, TOLERANCE).passed
     worst = verify_planned(Whole(saturated, made), made, cases, 4, TOLERANCE)
     assert not worst.passed
@@ -148,9 +149,6 @@ def test_values_far_from_1_are_run_in_planned_batches() -> None:
 def test_the_kinds_of_values_beyond_the_tolerance_of_a_lower_precision_are_named() -> None:
     made = program()
     cases = draw_cases(made, GRID, eager, silent)
-
-    def saturated(tensors: Tensors) -> list[torch.Tensor]:
-        return right([tensors[0].clamp(-40, 40), *tensors[1:]])
 
     manifest = replace(make_manifest(made.inputs, made.outputs, tolerance=ErrorTolerance(1e-2, 1e-2)), grid=GRID)
     low = Whole(saturated, made, replace(manifest, precision="bfloat16"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -43,12 +44,7 @@ class Served(summing_model.InChunks):
     """Whether the sessions of a batch are interchanged."""
 
     def run_plan(
-        self,
-        plan: Plan,
-        requests: Sequence[Tensors],
-        lengths: Sequence[int],
-        pad: Pad = pad,
-        resumed: ResumedState | None = None,
+        self, plan: Plan, requests: Any, lengths: Sequence[int], pad: Pad = pad, resumed: ResumedState | None = None
     ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         assert resumed is not None
         self.pasts.append(resumed)
