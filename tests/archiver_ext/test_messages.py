@@ -73,9 +73,7 @@ def test_an_unknown_backend_is_no_valid_configuration(folder: Path, capsys: Capt
 
 
 @pytest.mark.parametrize("name", ["auto", "native", "neuronx"])
-def test_every_backend_of_the_registry_is_valid_where_it_is_not_installed(
-    folder: Path, capsys: Capture, name: str
-) -> None:
+def test_every_backend_of_the_registry_is_valid_where_not_installed(folder: Path, capsys: Capture, name: str) -> None:
     """A configuration may be checked on another machine than the one that packages."""
     text = CONFIG.format(backend=name, hidden=6, batch=[1], length=[2, 4], longest=4)
     (folder / "model-config.yaml").write_text(text)

@@ -84,9 +84,7 @@ def test_an_archive_that_exists_is_refused_before_anything_is_done(project: Proj
     assert (project.folder / "tiny.mar").read_text() == "old"
 
 
-def test_force_replaces_a_folder_as_a_whole(
-    project: Project, package: Package, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_force_replaces_a_whole_folder(project: Project, package: Package, caplog: pytest.LogCaptureFixture) -> None:
     (project.folder / "tiny").mkdir()
     (project.folder / "tiny" / "stale.py").write_text("old")
 

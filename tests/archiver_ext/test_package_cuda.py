@@ -88,9 +88,7 @@ def test_a_host_with_a_gpu_answers_as_the_model(packaged: tuple[Source, Path], d
     assert len(device.captured) == captured >= 4
 
 
-def test_segments_share_the_weights_and_are_captured_at_load(
-    partitioned: tuple[Source, Path], device: GraphDevice
-) -> None:
+def test_segments_share_weights_and_are_captured_at_load(partitioned: tuple[Source, Path], device: GraphDevice) -> None:
     source, host = partitioned
     variants = load_archive(host, threads=1, device="cuda:1")
     captured, buckets = len(device.captured), len(variants.manifest.grid.buckets)

@@ -87,9 +87,7 @@ def test_auto_goes_on_without_a_compiler_and_says_so(
 
 
 @pytest.mark.timeout(300)
-def test_a_native_archive_runs_whole_sequences_of_any_length(
-    project: Project, package: Package, tmp_path: Path
-) -> None:
+def test_native_archives_run_whole_sequences_of_any_length(project: Project, package: Package, tmp_path: Path) -> None:
     project.configure(backend="native", batch=[1, 8], length=[4, 8], longest=50)
     said = "native stops each row at its own end, so chunked execution would save nothing"
 
@@ -115,9 +113,7 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
 
 
 @pytest.mark.ci
-def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
-    project: Project, package: Package, tmp_path: Path
-) -> None:
+def test_archives_for_any_shape_serve_what_no_bucket_holds(project: Project, package: Package, tmp_path: Path) -> None:
     project.configure(backend="onnxruntime", longest=50)
 
     folder, _output = hosted(project, package, tmp_path / "host")

@@ -38,9 +38,7 @@ def groups(folder: Path, membership: str, files: dict[str, str]) -> tuple[Path, 
         ("garbage\n", {}, 8),
     ],
 )
-def test_a_containers_quota_bounds_the_cores(
-    membership: str, files: dict[str, str], cores: int, tmp_path: Path
-) -> None:
+def test_a_container_quota_bounds_the_cores(membership: str, files: dict[str, str], cores: int, tmp_path: Path) -> None:
     assert available_cores(*groups(tmp_path, membership, files)) == cores
 
 

@@ -247,7 +247,7 @@ def test_polymorphic_programs_take_every_shape(name: str, tmp_path: Path) -> Non
         assert largest_error(run(inputs), list(module(*inputs))) <= 1e-5
 
 
-def test_buckets_are_told_apart_by_name_not_by_place(tmp_path: Path) -> None:
+def test_buckets_are_told_apart_by_name_not_by_place() -> None:
     class TimeMajor(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -21,9 +21,7 @@ class Steps(nn.Module):
     ("shape", "fixed"),
     [("[batch, time, 3]", (2, 5, 3)), ("[time, batch, 3]", (5, 2, 3)), ("[batch, 3, time]", (2, 3, 5))],
 )
-def test_a_program_without_a_recurrence_has_its_buckets_sizes(
-    shape: str, fixed: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_a_program_without_recurrence_has_its_buckets_sizes(shape: str, fixed: tuple[int, ...], tmp_path: Path) -> None:
     inputs = f"{{x: {{dtype: float32, shape: {shape}}}, k: {{dtype: float32, shape: [batch]}}}}"
     program = lower(Steps().eval(), config_of(inputs, batch="[2]", length="[5]")).exported
     save_program(program, tmp_path / "program.pt2")

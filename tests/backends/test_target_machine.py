@@ -99,9 +99,7 @@ def test_all_instructions_that_the_compiler_may_use_are_checked(one: Instruction
 
 
 @pytest.mark.parametrize(("needed", "runs"), [("2.9", True), ("2.31", True), ("2.32", False), ("3.1", False)])
-def test_an_older_c_library_is_refused_with_the_way_out(
-    needed: str, runs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_c_library_is_refused_with_the_way_out(needed: str, runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loader's own message would name a symbol alone. Versions are compared as numbers."""
     monkeypatch.setattr(target_machine, "_glibc", lambda: "2.31")
     packaged = {**target_machine.host(), "GLIBC": needed}

@@ -51,9 +51,7 @@ def test_the_lengths_are_ascending_and_hold_every_sequence(histogram: dict[int, 
 
 
 @given(histograms, st.integers(1, 5), st.randoms())
-def test_the_order_of_a_histogram_does_not_matter(
-    histogram: dict[int, int], count: int, generator: random.Random
-) -> None:
+def test_a_histograms_order_does_not_matter(histogram: dict[int, int], count: int, generator: random.Random) -> None:
     items = list(histogram.items())
     generator.shuffle(items)
 

@@ -36,9 +36,7 @@ def parsed(backend: str) -> ServingConfig:
         ("backend: native", "native", None),
     ],
 )
-def test_auto_tries_the_engines_of_the_yaml_in_their_order(
-    line: str, engine: str, tried: tuple[str, ...] | None
-) -> None:
+def test_auto_tries_the_engines_of_the_yaml_in_order(line: str, engine: str, tried: tuple[str, ...] | None) -> None:
     config = parsed(line)
 
     assert (config.engine, config.auto.engines) == (engine, tried)

@@ -66,9 +66,7 @@ def test_every_key_is_read() -> None:
         ("tolerance: {atol: 0.5}", (0.5, 1e-5)),
     ],
 )
-def test_what_is_left_out_of_the_tolerance_follows_from_the_precision(
-    written: str, bounds: tuple[float, float]
-) -> None:
+def test_what_a_tolerance_leaves_out_follows_from_the_precision(written: str, bounds: tuple[float, float]) -> None:
     config = parse_config(f"{SMALL}  {written}\n", "a.yaml")
 
     assert (config.tolerance.atol, config.tolerance.rtol) == bounds

@@ -5,9 +5,7 @@ import pytest
 
 
 @pytest.mark.parametrize(("package", "title"), [("ray", "Ray Serve"), ("kserve", "KServe")])
-def test_without_the_host_the_message_has_the_command(
-    package: str, title: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_host_the_message_has_the_command(package: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users start Ray by `serve run`, or import it, and KServe by `python -m`."""
     monkeypatch.setitem(sys.modules, package, None)
 

@@ -167,9 +167,7 @@ def test_a_model_tells_its_metadata_and_readiness(client: TestClient) -> None:
     assert client.get("/v2").json()["extensions"] == ["binary_tensor_data", "sequence"]
 
 
-def test_a_server_with_a_model_that_is_not_ready_is_unhealthy(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_with_an_unready_model_is_unhealthy(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_archive, "readiness", lambda *_: {"ready": False})
     ping, ready = client.get("/ping"), client.get("/v2/health/ready")
 
@@ -177,9 +175,7 @@ def test_a_server_with_a_model_that_is_not_ready_is_unhealthy(
     assert (ready.status_code, ready.json()["models"]) == (503, {"sums": {"ready": False}})
 
 
-def test_readiness_that_is_asked_many_times_at_once_is_tried_once(
-    archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readiness_that_is_asked_often_at_once_is_tried_once(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each try runs the program, before the requests that wait. A caller that goes away ends no other's."""
     tries: list[object] = []
 

@@ -236,7 +236,7 @@ def test_a_model_that_cannot_load_ends_the_start(archive: Path, tmp_path: Path, 
 
 @pytest.mark.parametrize("offset", range(5))
 def test_a_port_of_another_process_is_refused(
-    archive: Path, tmp_path: Path, temporary: Path, offset: int, capsys: pytest.CaptureFixture[str]
+    archive: Path, temporary: Path, offset: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = five_ports()
     with socket.socket() as listener:

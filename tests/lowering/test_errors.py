@@ -211,9 +211,7 @@ SEED = (
         (UnknownOperatorLater, "aten.histc mixes timesteps in a way that has no rule", "# histc"),
     ],
 )
-def test_a_model_that_cannot_be_served_exactly_is_refused(
-    model: type[nn.Module], expected: str, line: str | None
-) -> None:
+def test_what_cannot_be_served_exactly_is_refused(model: type[nn.Module], expected: str, line: str | None) -> None:
     with pytest.raises(LoweringError) as refused:
         lower(model().eval(), CONFIG)
 

@@ -168,9 +168,7 @@ def doubled_at_few_frames(m: Model, x: Tensor) -> Any:
         ),
     ],
 )
-def test_a_branch_on_the_number_of_timesteps_is_refused_with_its_line(
-    function: Callable[..., Any], message: str
-) -> None:
+def test_a_branch_on_a_number_of_timesteps_is_refused_with_its_line(function: Callable[..., Any], message: str) -> None:
     with pytest.raises(LoweringError, match=message):
         lower(Model(function), CONFIG)
 

@@ -50,9 +50,7 @@ def test_a_user_needs_no_more_rights_than_these(
         store.read(["a"])
 
 
-def test_tls_trusts_nobody_but_the_given_authority(
-    server: RedisServer, store_on_server: MakeStore, tmp_path: Path
-) -> None:
+def test_tls_trusts_the_given_authority_alone(server: RedisServer, store_on_server: MakeStore, tmp_path: Path) -> None:
     crt, key = certificate(tmp_path, "localhost")
     other_crt, other_key = certificate(tmp_path, "elsewhere.example")
     with tls_in_front(server.port, crt, key) as port:

@@ -182,9 +182,7 @@ def test_an_address_that_cannot_be_reached_is_told(store_on: MakeStore, cluster:
 
 
 @pytest.mark.parametrize("program", one_and_others_long(PROGRAMS))
-def test_the_setting_must_fit_the_servers(
-    cluster: LocalCluster, store_on: MakeStore, tmp_path: Path, program: str
-) -> None:
+def test_the_setting_must_fit_servers(cluster: LocalCluster, store_on: MakeStore, tmp_path: Path, program: str) -> None:
     with (
         running(RedisServer(PROGRAMS[program], tmp_path)) as single,
         pytest.raises(StoreUnavailableError, match="it is not a node of a cluster: leave out cluster: true"),

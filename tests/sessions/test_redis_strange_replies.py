@@ -93,9 +93,7 @@ def test_a_server_that_sends_byte_by_byte_takes_the_time_limit_once(store_on_ser
 @pytest.mark.few(20)
 @pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
 @pytest.mark.parametrize("reply", REPLIES, ids=repr)
-def test_what_is_no_redis_server_is_an_unavailable_store(
-    store_on_server: MakeStore, reply: bytes, cluster: bool
-) -> None:
+def test_what_is_no_redis_is_an_unavailable_store(store_on_server: MakeStore, reply: bytes, cluster: bool) -> None:
     with answering(reply) as url:
         store = store_on_server(url, timeout_seconds=0.2, cluster=cluster)
         update = RecordUpdate("a", b"record", None)

@@ -217,9 +217,7 @@ _SET_BACK_AND_FORWARD: list[tuple[str, float]] = [
     ),
     st.sampled_from(("shared_error", "local_error")),
 )
-def test_nobody_ends_the_session_of_another(
-    limited_places: Places, events: list[tuple[str, float]], error: str
-) -> None:
+def test_nobody_ends_a_session_of_another(limited_places: Places, events: list[tuple[str, float]], error: str) -> None:
     """One client starts sessions without an id as it likes, and a clock jumps: who comes in time goes on."""
     clock, place = Clock(), limited_places()
     limits = replace(WIDE, sessions=16)

@@ -26,9 +26,7 @@ def make_case(folder: Path, error: float = 0.0) -> Path:
 
 @pytest.mark.ci
 @pytest.mark.parametrize(("error", "code"), [(0.0, 0), (1.0, 1)])
-def test_an_archive_for_several_threads_is_served_and_its_answer_compared(
-    tmp_path: Path, error: float, code: int
-) -> None:
+def test_archives_for_several_threads_are_served_and_answers_compared(tmp_path: Path, error: float, code: int) -> None:
     command = [sys.executable, str(SERVE), str(make_case(tmp_path, error))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 

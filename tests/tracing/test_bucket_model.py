@@ -99,9 +99,7 @@ def test_weights_are_replaced_in_all_buckets(tmp_path: Path, reader: tracing.Tra
             torch.testing.assert_close(own(x), other(x))
 
 
-def test_a_scripted_kernel_is_saved_as_it_is_and_a_plain_one_by_its_name(
-    tmp_path: Path, reader: tracing.Traced
-) -> None:
+def test_a_scripted_kernel_is_saved_as_it_is_and_a_plain_one_by_name(tmp_path: Path, reader: tracing.Traced) -> None:
     reader.save(tmp_path / "scripted")
     plain, x = tracing.load(tmp_path / "scripted"), torch.rand(2, 3, 4)
     plain.save(tmp_path / "again")

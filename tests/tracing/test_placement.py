@@ -1,7 +1,6 @@
 """move_trace_to_device(): a core of this host for the time of a call."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +60,7 @@ def test_a_core_that_is_not_there_is_refused(device: int) -> None:
 
 
 @pytest.mark.ci
-def test_traces_take_turns_on_the_cores_of_a_device(tmp_path: Path) -> None:
+def test_traces_take_turns_on_the_cores_of_a_device() -> None:
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     options: dict[str, Any] = {"compiler_args": "--target trn1", "cpu_backend": True, "backend": "neuronx"}
     with on_path() as environment, torch.no_grad():

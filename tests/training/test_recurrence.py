@@ -99,9 +99,7 @@ def test_other_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("kind", "options"), LAYERS)
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("given", [False, True], ids=["zeros", "given state"])
-def test_autocast_gives_the_dtypes_of_torch(
-    kind: Any, options: dict[str, Any], narrow: torch.dtype, given: bool
-) -> None:
+def test_autocast_gives_torchs_dtypes(kind: Any, options: dict[str, Any], narrow: torch.dtype, given: bool) -> None:
     layer = kind(FEATURES, HIDDEN, **options)
     state = states(layer, len(LENGTHS[0])) if given else None
     with torch.autocast("cpu", narrow):

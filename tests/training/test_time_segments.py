@@ -10,9 +10,7 @@ LIMITS = st.sampled_from([1, 40, 97, 10**6])
 
 
 @given(ACTIVE, OVERHEADS, LIMITS)
-def test_segments_follow_each_other_from_the_first_step_to_the_last(
-    active: list[int], overhead: int, limit: int
-) -> None:
+def test_segments_follow_each_other_from_first_to_last_step(active: list[int], overhead: int, limit: int) -> None:
     segments = list(time_segments(active, overhead, limit))
 
     assert [step for segment in segments for step in range(segment.start, segment.end)] == list(range(len(active)))

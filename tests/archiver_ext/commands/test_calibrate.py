@@ -58,9 +58,7 @@ def test_what_padding_costs_is_measured_again_where_it_was_known(tmp_path: Path)
     assert replace(after, costs=before.costs, padding_costs=before.padding_costs, measurement=None) == before
 
 
-def test_another_archive_may_be_written_and_machines_are_told_both(
-    archive: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_another_archive_is_written_and_machines_are_told_both(archive: Path, tmp_path: Path, capsys: Capture) -> None:
     before = read_manifest(archive)
 
     assert calibrated(archive, "-o", tmp_path / "other", "--json") == before

@@ -65,9 +65,7 @@ def test_a_text_of_the_manifest_is_on_one_line_in_which_nothing_is_hidden(tmp_pa
 
 
 @pytest.mark.parametrize("version", [None, 99])
-def test_json_for_a_terminal_has_the_values_of_the_manifest(
-    version: int | None, tmp_path: Path, capsys: Capture
-) -> None:
+def test_json_for_a_terminal_has_the_manifests_values(version: int | None, tmp_path: Path, capsys: Capture) -> None:
     folder = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None, kind_reason=HOSTILE, **ANY_SHAPE))
     written = json.loads((folder / FILE_NAME).read_text()) | ({} if version is None else {"format": version})
     (folder / FILE_NAME).write_bytes(json.dumps(written, ensure_ascii=False, indent=1).replace("\n", "\r\n").encode())
@@ -100,9 +98,7 @@ def test_the_file_of_segments_is_the_one_that_is_written() -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("content", ["nonsense", "[]", '{"segments": [{"place": "cpu"}]}'])
-def test_a_damaged_list_of_segments_is_named(
-    content: str, divided_archive: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_damaged_segment_list_is_named(content: str, divided_archive: Path, tmp_path: Path, capsys: Capture) -> None:
     archive = unpack(divided_archive, tmp_path)
     damaged = next(archive.rglob(SEGMENTS))
     damaged.write_text(content)

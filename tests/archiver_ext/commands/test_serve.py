@@ -8,9 +8,7 @@ from printed import Capture, misuse, refusal
 from tiny_archive import make_archive
 
 
-def test_without_ray_the_message_has_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_without_ray_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "torchserve_neuron_lstm.hosts.ray", raising=False)
     monkeypatch.delitem(sys.modules, "torchserve_neuron_lstm.hosts.ray_serve.command", raising=False)

@@ -125,9 +125,7 @@ def test_a_server_is_asked_over_the_network(packaged: Packaged, program: str, tm
 
 @pytest.mark.ci
 @pytest.mark.parametrize("program", one_and_others_long(server_programs()))
-def test_the_sessions_of_all_shards_are_counted(
-    packaged: Packaged, program: str, tmp_path: Path, capsys: Capture
-) -> None:
+def test_sessions_of_all_shards_are_counted(packaged: Packaged, program: str, tmp_path: Path, capsys: Capture) -> None:
     """A sum without one of them would be wrong, so all must be there."""
     with running_cluster(server_programs()[program], tmp_path) as cluster:
         settings = RedisSettings(cluster.url, timeout_seconds=2.0, cluster=True)

@@ -138,9 +138,7 @@ def test_the_first_engine_within_the_margin_is_selected(times: list[float]) -> N
 
 
 @given(TIMES, st.lists(st.floats(1.0, 1.02), min_size=4, max_size=4))
-def test_small_differences_between_measurements_do_not_change_the_choice(
-    times: list[float], noise: list[float]
-) -> None:
+def test_small_differences_of_measurements_do_not_change_the_choice(times: list[float], noise: list[float]) -> None:
     if any(0.80 < second / first < 0.90 for first in times for second in times):
         return
     totals = {str(index): ms for index, ms in enumerate(times)}

@@ -122,9 +122,7 @@ def test_code_that_cannot_run_beside_requests_is_refused(
 @pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("lowering", ["auto", "required"])
-def test_short_requests_that_take_another_branch_are_answered_by_the_models_own_code(
-    lowering: str, tmp_path: Path
-) -> None:
+def test_short_requests_of_another_branch_are_answered_by_the_models_own_code(lowering: str, tmp_path: Path) -> None:
     done = archived(
         tmp_path, CODE[: CODE.index("        y, (h")] + SHORT, f"{BLOCK}  backend: native\n  lowering: {lowering}\n"
     )

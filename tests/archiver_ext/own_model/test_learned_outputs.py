@@ -36,9 +36,7 @@ def test_a_number_beside_a_list_of_one_is_such_a_list() -> None:
 
 
 @given(st.integers(1, 8), st.integers(-3, 3), st.lists(st.integers(4, 60), min_size=4, max_size=9, unique=True))
-def test_a_size_that_follows_from_the_timesteps_holds_for_all_of_them(
-    factor: int, rest: int, lengths: list[int]
-) -> None:
+def test_a_size_that_follows_from_the_timesteps_holds_for_all(factor: int, rest: int, lengths: list[int]) -> None:
     size = learned_size([(length, factor * length + rest) for length in lengths])
 
     assert isinstance(size, str)

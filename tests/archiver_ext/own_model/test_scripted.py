@@ -128,9 +128,7 @@ def test_a_codec_converts_the_bodies_of_a_program(tmp_path: Path) -> None:
         (Failing, "lowering: auto", "scores: torch.Tensor = self.out(x)): "),
     ],
 )
-def test_a_program_that_cannot_be_served_is_refused(
-    model: type[nn.Module], more: str, said: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_served_is_refused(model: type[nn.Module], more: str, said: str, tmp_path: Path) -> None:
     done = archived(tmp_path, model(), f"{BLOCK}  {more}\n")
 
     assert done.returncode == 1

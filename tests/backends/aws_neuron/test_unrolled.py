@@ -53,9 +53,7 @@ def test_a_source_program_equals_every_row_alone(
         assert largest_error(mine, theirs) <= 1e-6
 
 
-def test_the_source_module_shares_the_weights(
-    program: torch.export.ExportedProgram, source_program: SourceProgram
-) -> None:
+def test_the_source_module_shares_weights(program: torch.export.ExportedProgram, source_program: SourceProgram) -> None:
     weights = weights_of(program)
     addresses = {tensor.data_ptr() for tensor in weights.values()}
 
@@ -77,7 +75,7 @@ def test_a_traced_recurrence_is_made_of_basic_operators(reverse: bool) -> None:
     assert sum(node.kind() == "aten::tanh" for node in graph.nodes()) == 2 * 4 * (2 if reverse else 1)
 
 
-def test_names_of_arguments_do_not_matter(tmp_path: Path) -> None:
+def test_names_of_arguments_do_not_matter() -> None:
     class Awkward(torch.nn.Module):
         def forward(self, torch: torch.Tensor, device: torch.Tensor, lstm: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (torch + device.new_full((1,), float("-inf")).exp(), lstm * 2)

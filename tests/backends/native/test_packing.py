@@ -77,9 +77,7 @@ def test_a_linear_layer_is_one_gate(inputs: int, outputs: int, block: int) -> No
 
 
 @given(outputs=st.integers(1, 40), hidden=st.integers(1, 5), lanes=st.sampled_from((1, 4, 8)), group=st.integers(1, 4))
-def test_a_projection_is_a_cell_with_a_gate_for_each_register(
-    outputs: int, hidden: int, lanes: int, group: int
-) -> None:
+def test_a_projection_is_a_cell_with_a_gate_per_register(outputs: int, hidden: int, lanes: int, group: int) -> None:
     w_ih, w_hh, w_hr = torch.zeros(4 * hidden, 1), torch.zeros(4 * hidden, outputs), torch.randn(outputs, hidden)
     *_, packed = pack_recurrence("lstm", [w_ih, w_hh, w_hr], lanes, group)
     found = unpacked(packed, -(-outputs // lanes), lanes, hidden, lanes, group)

@@ -141,7 +141,7 @@ def test_damaged_source_is_refused(damaged: str, tmp_path: Path) -> None:
         load_source(damaged, {}, path=tmp_path / "some.py")
 
 
-def test_a_torch_without_an_operator_is_told(tmp_path: Path) -> None:
+def test_a_torch_without_an_operator_is_told() -> None:
     """The archive's requirements name the release that has it."""
     source = "def program(tensors):\n    aten_new = torch.ops.aten.not_yet_known.default\n    return aten_new\n"
 

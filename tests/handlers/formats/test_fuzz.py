@@ -151,9 +151,7 @@ def _check_same_outcome(body: bytes, manifest: Manifest) -> None:
 @given(
     st.sampled_from(MANIFESTS), awkward_texts() | damaged_bytes() | (values | mutated()).map(json.dumps).map(str.encode)
 )
-def test_a_body_is_the_same_request_or_the_same_refusal_with_and_without_orjson(
-    manifest: Manifest, body: bytes
-) -> None:
+def test_a_body_is_the_same_request_or_refusal_with_and_without_orjson(manifest: Manifest, body: bytes) -> None:
     _check_same_outcome(body, manifest)
 
 

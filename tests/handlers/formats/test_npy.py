@@ -24,9 +24,7 @@ def npy(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_array_of_numbers_that_numpy_writes_is_read_as_it_is(
-    kind: str, order: str, shape: tuple[int, ...]
-) -> None:
+def test_every_array_of_numbers_of_numpy_is_read_as_it_is(kind: str, order: str, shape: tuple[int, ...]) -> None:
     count = int(np.prod(shape, dtype=int))
     array = np.arange(count).reshape(shape).astype(order + kind)
     for laid_out in (array, np.array(array, order="F")):

@@ -118,9 +118,7 @@ def set_data(layer: nn.RNNBase) -> None:
 
 
 @pytest.mark.parametrize("change", [change_a_weight, replace_a_weight, set_data, nn.Module.double, nn.Module.train])
-def test_a_changed_layer_is_left_to_torch(
-    change: Callable[[Any], object], libraries: Path, computed: list[None]
-) -> None:
+def test_a_changed_layer_is_left_to_torch(change: Callable[..., object], libraries: Path, computed: list[None]) -> None:
     layer, other = pair("bidirectional", libraries)
     change(layer)
     change(other)

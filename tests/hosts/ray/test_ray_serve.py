@@ -49,9 +49,7 @@ def test_500_mixed_requests_have_equal_bytes_on_ray_on_torchserve_and_in_process
     assert statuses == {200, 400, 413}
 
 
-def test_a_session_goes_from_torchserve_to_ray_and_back(
-    ray_port: int, torchserve: TorchServe, archives: Archives
-) -> None:
+def test_sessions_go_from_torchserve_to_ray_and_back(ray_port: int, torchserve: TorchServe, archives: Archives) -> None:
     frames, found = frames_of(21, 1), []
     ports = (torchserve.inference, ray_port, torchserve.inference)
     for port, (start, end) in zip(ports, ((0, 4), (4, 9), (9, 21)), strict=True):

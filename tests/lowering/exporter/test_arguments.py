@@ -224,9 +224,7 @@ CASES: tuple[tuple[Callable[..., Any], str], ...] = (
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(("function", "mask"), CASES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
-    function: Callable[..., Any], mask: str
-) -> None:
+def test_a_masked_model_is_served_at_any_length_as_each_request_alone(function: Callable[..., Any], mask: str) -> None:
     program = lower_exact(Masked(function), with_mask(mask, lengths=function is with_lengths))
 
     assert [spec.name for spec in program.inputs] == ["x"]

@@ -86,9 +86,7 @@ def test_numbers_are_those_of_the_tensor(function: Callable[[Tensor], Tensor]) -
     ],
     ids=["none", "logical_not_", "a view", "setitem", "setitem by a mask"],
 )
-def test_rows_with_timesteps_are_selected_and_written_until_their_mask_is_changed(
-    change: Callable[[Tensor], Any],
-) -> None:
+def test_rows_with_timesteps_are_selected_and_written_until_their_mask_changes(change: Callable[[Tensor], Any]) -> None:
     def rows(lengths: Tensor) -> list[Tensor]:
         x, pooled, counts = torch.arange(6.0).view(1, 3, 2), torch.zeros(1, 2), lengths.clone()
         mask = lengths > 0

@@ -167,9 +167,7 @@ def test_a_folder_is_as_before_if_an_interrupt_ends_its_second_write(
 
 
 @pytest.mark.parametrize("name", ["signed-tiny", "signed-tiny.mar", "tiny.tar.gz"])
-def test_what_rewrites_an_archive_renews_the_list_and_removes_the_signature(
-    made: Path, tmp_path: Path, name: str
-) -> None:
+def test_what_rewrites_archives_renews_the_list_and_drops_the_signature(made: Path, tmp_path: Path, name: str) -> None:
     copy = shutil.copytree if (made / name).is_dir() else shutil.copy
     archive = Path(copy(made / name, tmp_path / name))
     with ArchiveReader(archive).unpacked() as folder:
@@ -266,9 +264,7 @@ def test_trusted_keys_that_are_none_are_refused(made: Path, tmp_path: Path) -> N
             check_folder(str(made / "signed-tiny"), str(keys) if content is not None else "")
 
 
-def test_a_host_without_cryptography_is_not_ready_if_keys_are_trusted(
-    made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_without_cryptography_is_unready_if_it_trusts_keys(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "cryptography", None)
@@ -288,7 +284,7 @@ def test_a_missing_archive_and_a_missing_file_of_keys_are_named(made: Path, tmp_
 
 
 def test_a_list_that_would_fill_the_memory_is_refused(
-    made: Path, tmp_path: Path, verify: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+    made: Path, verify: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few kilobytes of a zip can become as many gigabytes."""
     monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.archive.archived_files._LONGEST_LIST", 1000)

@@ -119,9 +119,7 @@ def test_a_tar_is_neither_signed_nor_verified(made: Path, verify: Callable[..., 
     assert archive.read_bytes() == before
 
 
-def test_bytecode_of_the_entry_file_is_refused_in_a_folder(
-    made: Path, tmp_path: Path, verify: Callable[..., Said]
-) -> None:
+def test_bytecode_of_the_entry_is_refused_in_a_folder(made: Path, tmp_path: Path, verify: Callable[..., Said]) -> None:
     """Python would run it in place of the file, with the check of the worker left out."""
     folder = Path(shutil.copytree(made / "signed-tiny", tmp_path / "tiny"))
     (folder / "__pycache__").mkdir()
