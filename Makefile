@@ -8,7 +8,7 @@ FUZZ_STAMP := .venv/.installed-fuzz
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo demo-ray test test-all test-hosts bench bench-serve bench-hosts bench-backward bench-gpu bench-compare seeds stress compose fuzz test-arm64 matrix lint types format clean
+.PHONY: help install lock demo demo-ray test test-all test-hosts bench bench-serve bench-hosts bench-backward bench-gpu bench-compare seeds stress compose fuzz test-browser test-arm64 matrix lint types format clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -118,6 +118,9 @@ fuzz: MINUTES ?= 10
 fuzz: $(FUZZ_STAMP) ## MINUTES=10: requests, manifests, records and tokens from a coverage-guided fuzzer
 	@$(BIN)/python -m tools.fuzz --minutes $(MINUTES)
 
+test-browser: $(STAMP) ## a page that streams to the built-in server, in a headless Chromium: about 1 minute
+	@$(BIN)/python -m pytest tests/examples/test_slider.py
+
 # Without the cross compiler or the emulator the tests say "not run".
 test-arm64: $(STAMP) ## the library for recurrences on arm64, under an emulator: about 1 minute
 	@$(BIN)/python -m pytest tests/arm64
@@ -142,6 +145,7 @@ format: $(STAMP) ## let ruff format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-clean: ## remove the environments, and what the tools cached
+# Remove the environments, and what the tools cached.
+clean:
 	rm -rf .venv .hosts .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
