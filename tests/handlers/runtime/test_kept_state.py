@@ -10,7 +10,9 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
+from torchserve_neuron_lstm.handlers.runtime import kept_state
 from torchserve_neuron_lstm.handlers.runtime.kept_state import KeptState
+from torchserve_neuron_lstm.handlers.runtime.state_places import content_of
 
 
 def set_constant(model: Model) -> None:
@@ -220,8 +222,10 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
 }
 
 
+@pytest.mark.parametrize("version", [vars(kept_state)["dict_version"], content_of])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_noticed_and_put_back(name: str) -> None:
+def test_a_change_is_noticed_and_put_back(name: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_state, "dict_version", version)  # the second: that of a torch which reads none
     file = user_file()
     model = Model(file)
     change, read = CHANGES[name]
