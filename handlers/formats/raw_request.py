@@ -108,12 +108,12 @@ class RawRequest(NamedTuple):
     @property
     def accepts_npy(self) -> bool:
         """Whether the client accepts a .npy file as the response."""
-        return NPY in _accepted(self.header("accept")[:_LONGEST_ACCEPT])
+        return NPY in _accepted(self.header("accept"))
 
     @property
     def accepts_json(self) -> bool:
         """Whether the client also accepts JSON, for a response that .npy cannot hold."""
-        return bool(_accepted(self.header("accept")[:_LONGEST_ACCEPT]) & {JSON, "application/*", "*/*"})
+        return bool(_accepted(self.header("accept")) & {JSON, "application/*", "*/*"})
 
     def body(self) -> Body:
         """Return the body, whichever field holds it.
@@ -149,7 +149,7 @@ class RawRequest(NamedTuple):
 
 _titled = lru_cache(maxsize=16)(str.title)
 _ENCODING, _LENGTH = "content-encoding", JSON_LENGTH_HEADER.lower()
-_LONGEST_ACCEPT = 1000  # characters: what was read of a header is kept
+_LONGEST_KEPT = 1000  # characters of a header whose types are kept: a client can send thousands
 _FEW_HEADERS = 100
 _NOT_ACCEPTED = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*(;|$)", re.IGNORECASE)
 
@@ -165,8 +165,12 @@ def _has_rare_headers(names: tuple[str, ...]) -> bool:
     return not {_ENCODING, _LENGTH}.isdisjoint(map(str.lower, names))
 
 
-@lru_cache(maxsize=256)  # there are few different headers
 def _accepted(accept: str) -> frozenset[str]:
+    return (_types_in if len(accept) <= _LONGEST_KEPT else _types_in.__wrapped__)(accept)
+
+
+@lru_cache(maxsize=256)  # there are few different headers
+def _types_in(accept: str) -> frozenset[str]:
     return frozenset(_plain_type(entry) for entry in accept.split(",") if not _NOT_ACCEPTED.search(entry))
 
 

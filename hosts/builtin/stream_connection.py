@@ -47,7 +47,7 @@ class StreamConnection(WebSocketsSansIOProtocol):
         else:
             self._unread += data
             if not self.transport.is_closing():
-                self.transport.pause_reading()
+                self.transport.pause_reading()  # until this is parsed
             self._parse()
 
     def _parse(self) -> None:
