@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -32,26 +31,30 @@ class Demanding(nn.Module):
         return self.function(self, x)
 
 
-def valid_convolutions(m: Demanding, x: Tensor) -> Any:
-    return m.gru(torch.tanh(m.second(torch.tanh(m.first(x.transpose(1, 2))))).transpose(1, 2))[0]
+def valid_convolutions(m: Demanding, x: Tensor) -> Tensor:
+    y: Tensor = m.gru(torch.tanh(m.second(torch.tanh(m.first(x.transpose(1, 2))))).transpose(1, 2))[0]
+    return y
 
 
-def instance_norm(m: Demanding, x: Tensor) -> Any:
+def instance_norm(m: Demanding, x: Tensor) -> Tensor:
     """Statistics over time, which torch refuses for one timestep."""
-    return m.gru(m.norm(x.transpose(1, 2)).transpose(1, 2))[0]
+    y: Tensor = m.gru(m.norm(x.transpose(1, 2)).transpose(1, 2))[0]
+    return y
 
 
 def last_three(m: Demanding, x: Tensor) -> Tensor:
     return x[:, -3:].reshape(x.size(0), 15)
 
 
-def last_three_states(m: Demanding, x: Tensor) -> Any:
-    return m.gru(x)[0][:, -3:]
+def last_three_states(m: Demanding, x: Tensor) -> Tensor:
+    y: Tensor = m.gru(x)[0][:, -3:]
+    return y
 
 
-def pyramid(m: Demanding, x: Tensor) -> Any:
+def pyramid(m: Demanding, x: Tensor) -> Tensor:
     x = x[:, : x.size(1) // 2 * 2]
-    return m.pairs(x.reshape(x.size(0), x.size(1) // 2, 10))[0]
+    y: Tensor = m.pairs(x.reshape(x.size(0), x.size(1) // 2, 10))[0]
+    return y
 
 
 @pytest.mark.few(1)
@@ -77,9 +80,10 @@ class Samples(nn.Module):
         self.norm = nn.InstanceNorm1d(5)
         self.gru = nn.GRU(5, 6, batch_first=True, bidirectional=True)
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         pooled = nn.functional.max_pool1d(self.frames(x).abs(), 3)
-        return self.gru(self.norm(pooled).transpose(1, 2))[0]
+        y: Tensor = self.gru(self.norm(pooled).transpose(1, 2))[0]
+        return y
 
 
 @pytest.mark.ci

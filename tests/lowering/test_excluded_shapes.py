@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from computed import Computed
 from input_configs import one_input
 from ragged import lower_exact
 from torch import Tensor, nn
@@ -24,8 +23,9 @@ class Strided(nn.Module):
         self.frames = nn.Conv1d(5, 5, 3, stride=2, padding=1)
         self.gru = nn.GRU(5, 6, batch_first=True)
 
-    def forward(self, x: Tensor) -> Any:
-        return self.gru(self.frames(x.transpose(1, 2)).transpose(1, 2))[0]
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gru(self.frames(x.transpose(1, 2)).transpose(1, 2))[0]
+        return states
 
 
 @pytest.mark.ci
@@ -65,9 +65,10 @@ class Pyramid(Pairs):
         self.upper = Pairs()
         self.narrow = nn.Linear(12, 5)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         states, halved = super().forward(x, lengths)
-        return self.upper(self.narrow(states), halved)
+        above: tuple[Tensor, Tensor] = self.upper(self.narrow(states), halved)
+        return above
 
 
 @pytest.mark.ci
@@ -98,21 +99,40 @@ def test_conditions_stay_if_an_excluded_shape_answers_otherwise(monkeypatch: pyt
 class Trimmed(Strided):
     """A part of its timesteps whose size falls from 59 timesteps to 60: 21, and then 20."""
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         third = x.size(1) // 3
-        return self.gru(x)[0][:, third : x.size(1) - third].sum(1)
+        states: Tensor = self.gru(x)[0]
+        return states[:, third : x.size(1) - third].sum(1)
 
 
 class LastThirty(Strided):
-    def forward(self, x: Tensor) -> Any:
-        return self.gru(x)[0][:, -30:].sum(1)
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gru(x)[0]
+        return states[:, -30:].sum(1)
 
 
-class FirstMarked(Strided):
+def test_a_size_that_falls_for_a_longer_request_is_refused_with_its_line() -> None:
+    """Padded to 60 timesteps, a row of 59 would lose a timestep."""
+    with pytest.raises(LoweringError, match=r"a shorter request may have the greater size of .* \(at .*third : x"):
+        lower(Trimmed(), CONFIG)
+
+
+def test_a_slice_that_is_longer_than_some_requests_is_refused() -> None:
+    """In a row without padding, the last timestep would be read again; with padding, a zero is."""
+    with pytest.raises(LoweringError, match=r"differs from that of a request alone \(16 timesteps\)"):
+        lower(LastThirty(), CONFIG)
+
+
+class FirstMarked(nn.Module):
     """A state at a timestep that its values choose."""
 
-    def forward(self, x: Tensor) -> Any:
-        return self.gru(x)[0].gather(1, x[:, :, 0].max(1)[1].view(-1, 1, 1).expand(-1, 1, 6))
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gru(x)[0]
+        return states.gather(1, x[:, :, 0].max(1)[1].view(-1, 1, 1).expand(-1, 1, 6))
 
 
 def test_a_state_at_a_computed_timestep_is_not_taken_for_the_last_one() -> None:
@@ -131,8 +151,9 @@ class Shifted(Strided):
 
 
 class Powered(Strided):
-    def forward(self, x: Tensor) -> Any:
-        return self.gru(x)[0] * x.size(1) ** 13
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gru(x)[0]
+        return states * x.size(1) ** 13
 
 
 @pytest.mark.parametrize(
@@ -140,14 +161,9 @@ class Powered(Strided):
     [
         (Shifted(), r"a divisor is 0 for 5 timesteps \(at .*- 5"),
         (Powered(), r"beyond int64 for 32 timesteps \(at .*13"),
-        # Padded to 60 timesteps, a row of 59 would lose a timestep.
-        (Trimmed(), r"a shorter request may have the greater size of .* \(at .*third : x"),
-        # In a row without padding, the last timestep would be read again; with padding, a zero is.
-        (LastThirty(), r"differs from that of a request alone \(16 timesteps\)"),
     ],
-    ids=["a division by 0", "a number beyond int64", "a size that falls", "a slice longer than a request"],
 )
-def test_a_model_that_answers_some_lengths_otherwise_is_refused_with_the_reason(model: nn.Module, words: str) -> None:
+def test_a_number_that_eager_mode_does_not_compute_is_refused_with_its_line(model: nn.Module, words: str) -> None:
     with pytest.raises(LoweringError, match=words):
         lower(model, CONFIG)
 
@@ -170,12 +186,17 @@ def test_lengths_that_numpy_rounds_or_wraps_are_refused_with_the_line(dtype: str
         lower(FarShare(dtype), config)
 
 
+class AboveItsShare(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(1) > 1 / x.size(1)
+
+
 def test_a_share_is_compared_in_the_precision_of_the_tensor() -> None:
     """1 / 3 in double is greater than in float32."""
-    model = Computed(lambda x: x.softmax(1) > 1 / x.size(1))
+    lowered = lower(AboveItsShare(), CONFIG)
     x = torch.zeros(1, 3, 5)
     padded = torch.cat([x, torch.randn(1, 13, 5)], 1)
 
-    answer = lower(model, CONFIG).exported.module()(padded, torch.tensor([3]))[0]
+    answer = lowered.exported.module()(padded, torch.tensor([3]))[0]
 
-    assert torch.equal(answer[:, :3], model(x))
+    assert torch.equal(answer[:, :3], AboveItsShare()(x))

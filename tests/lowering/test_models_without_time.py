@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -26,18 +25,21 @@ class Window(nn.Module):
         return self.function(self, x)
 
 
-def every_third(m: Window, x: Tensor) -> Any:
+def every_third(m: Window, x: Tensor) -> Tensor:
     """A recurrence over every third step: the steps between are folded into the batch."""
     rows = x.view(x.size(0), 4, 3, 4).permute(1, 0, 2, 3).contiguous().view(4, x.size(0) * 3, 4)
-    return m.gru(rows)[1].view(x.size(0), 18)
+    h: Tensor = m.gru(rows)[1]
+    return h.view(x.size(0), 18)
 
 
-def last_three(m: Window, x: Tensor) -> Any:
-    return m.weekly(x[:, -3:, :].permute(0, 2, 1).contiguous().view(-1, 3)).view(-1, 4)
+def last_three(m: Window, x: Tensor) -> Tensor:
+    scores: Tensor = m.weekly(x[:, -3:, :].permute(0, 2, 1).contiguous().view(-1, 3))
+    return scores.view(-1, 4)
 
 
-def scaled_by_the_batch(m: Window, x: Tensor) -> Any:
-    return m.gru((x / x.abs().mean()).transpose(0, 1))[1][0]
+def scaled_by_the_batch(m: Window, x: Tensor) -> Tensor:
+    h: Tensor = m.gru((x / x.abs().mean()).transpose(0, 1))[1]
+    return h[0]
 
 
 @pytest.mark.few(2)

@@ -1,7 +1,5 @@
 """Modules in TorchScript, and settings of torch that a program has not."""
 
-from typing import Any
-
 import pytest
 import torch
 from input_configs import one_input
@@ -20,8 +18,9 @@ class Gated(nn.Module):
         self.lstm = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
         self.gate = gate
 
-    def forward(self, x: Tensor) -> Any:
-        return self.gate(self.lstm(x)[0])
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gate(self.lstm(x)[0])
+        return states
 
 
 def test_a_module_in_torchscript_is_refused_with_what_to_write() -> None:
@@ -36,8 +35,9 @@ def test_a_function_in_torchscript_is_lowered() -> None:
             super().__init__()
             self.scaled = torch.jit.script(_scaled)
 
-        def forward(self, states: Tensor) -> Any:
-            return self.scaled(states, 2.0)
+        def forward(self, states: Tensor) -> Tensor:
+            scaled: Tensor = self.scaled(states, 2.0)
+            return scaled
 
     lower_exact(Gated(Scaled()), CONFIG, ([9, 1, 4], [4]))
 

@@ -1,7 +1,6 @@
 """Requests whose values no draw from a normal distribution has: each is answered as alone."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -49,13 +48,14 @@ class PooledWords(nn.Module):
         self.lstm = nn.LSTM(5, 4, batch_first=True)
         self.score = nn.Linear(4, 1)
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> Any:
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         packed = pack_padded_sequence(self.table(ids), lengths, batch_first=True, enforce_sorted=False)
         y = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0]
         scores = self.score(y)[..., 0]
         for word in (0, *self.left_out):
             scores = scores - 1e9 * (ids == word)
-        return torch.einsum("bt,bth->bh", scores.softmax(1), y)
+        pooled: Tensor = torch.einsum("bt,bth->bh", scores.softmax(1), y)
+        return pooled
 
 
 def test_words_that_are_left_out_fill_a_request() -> None:
@@ -86,10 +86,11 @@ class Pooled(nn.Module):
         self.score = nn.Linear(3, 1, bias=False)
         nn.init.ones_(self.score.weight)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         beyond = torch.arange(x.size(1))[None] >= lengths[:, None]
         weights = self.score(x).squeeze(2).masked_fill(beyond, -300.0).softmax(1)
-        return (weights[..., None] * x).sum(1).sort(-1)[0]
+        pooled: Tensor = (weights[..., None] * x).sum(1).sort(-1)[0]
+        return pooled
 
 
 @pytest.mark.parametrize("model", [Largest, Pooled])
@@ -107,9 +108,10 @@ class Gated(nn.Module):
         super().__init__()
         self.rnn = nn.GRU(3, 6, batch_first=True)
 
-    def forward(self, x: Tensor, level: Tensor) -> Any:
+    def forward(self, x: Tensor, level: Tensor) -> Tensor:
         gate = torch.where(level > 30, 0.1, 1.0).squeeze(1).repeat(6).reshape(-1, 6)
-        return self.rnn(x)[1][0] * gate
+        last: Tensor = self.rnn(x)[1][0]
+        return last * gate
 
 
 def test_a_value_of_one_request_changes_no_other() -> None:

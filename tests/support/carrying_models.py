@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from input_configs import one_input
@@ -39,8 +38,9 @@ class CausalConvolution(nn.Module):
         super().__init__()
         self.conv, self.gru = nn.Conv1d(3, 3, 3, padding=4, dilation=2), nn.GRU(3, 4, batch_first=True)
 
-    def forward(self, x: Tensor) -> Any:
-        return self.gru(torch.relu(self.conv(x.transpose(1, 2))[:, :, :-4]).transpose(1, 2))[0]
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.gru(torch.relu(self.conv(x.transpose(1, 2))[:, :, :-4]).transpose(1, 2))[0]
+        return y
 
 
 class ShiftedInput(nn.Module):
@@ -50,9 +50,10 @@ class ShiftedInput(nn.Module):
         super().__init__()
         self.first, self.lstm = nn.Parameter(torch.randn(3)), nn.LSTM(6, 4, 2, batch_first=True)
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         before = torch.cat([self.first.expand(len(x), 1, 3), x[:, :-1]], 1)
-        return self.lstm(torch.cat([x, before], 2))[0]
+        y: Tensor = self.lstm(torch.cat([x, before], 2))[0]
+        return y
 
 
 CARRYING: tuple[Callable[[], nn.Module], ...] = (CellLoop, CausalConvolution, ShiftedInput)

@@ -18,8 +18,9 @@ class Conv(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(1, 1, 3)
 
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.conv(x) + 1
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.conv(x) + 1
+        return out
 
 
 class PackedTagger(nn.Module):
@@ -30,10 +31,11 @@ class PackedTagger(nn.Module):
         self.lstm = nn.LSTM(4, 5, 2, batch_first=True, bidirectional=True, dropout=0.5)
         self.out = nn.Linear(10, 3)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         y, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=x.shape[1])
-        return self.out(y)
+        out: torch.Tensor = self.out(y)
+        return out
 
 
 class TimeMajor(nn.Module):
@@ -43,8 +45,9 @@ class TimeMajor(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(4, 5)
 
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.lstm(x)[0]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.lstm(x)[0]
+        return y
 
 
 class Step(nn.Module):

@@ -22,8 +22,9 @@ class Reader(nn.Module):
         self.lstm = nn.LSTM(4, 5, batch_first=True)
         self.scale = scale
 
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.lstm(x)[0] * torch.tensor([self.scale] * 5)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.lstm(x)[0] * torch.tensor([self.scale] * 5)
+        return y
 
 
 def make_reader(**arguments: Any) -> tuple[nn.Module, dict[Any, int]]:

@@ -66,8 +66,9 @@ def test_auto_goes_on_to_the_next_engine_where_one_refuses(monkeypatch: pytest.M
     torch.testing.assert_close(traced(square), upper(square))
 
 
-def upper(a: torch.Tensor) -> Any:
-    return torch.linalg.lu(a)[2]
+def upper(a: torch.Tensor) -> torch.Tensor:
+    factor: torch.Tensor = torch.linalg.lu(a)[2]
+    return factor
 
 
 def test_a_module_keeps_its_mode_and_its_forward() -> None:

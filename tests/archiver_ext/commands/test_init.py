@@ -197,8 +197,9 @@ class Reader(nn.Module):
         super().__init__()
         self.gru = nn.GRU(3, 8, batch_first=True)
 
-    def forward(self, x: torch.Tensor, x_pad_mask: torch.Tensor) -> Any:
-        return self.gru(x)[0].masked_fill(x_pad_mask.bool().unsqueeze(2), 0.0).sum(1)
+    def forward(self, x: torch.Tensor, x_pad_mask: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.gru(x)[0]
+        return y.masked_fill(x_pad_mask.bool().unsqueeze(2), 0.0).sum(1)
 
 
 def test_an_argument_named_mask_is_made_of_the_lengths() -> None:
@@ -218,8 +219,9 @@ class OneSentence(nn.Module):
         self.embedding = nn.Embedding(9, 6)
         self.lstm = nn.LSTM(6, 5)
 
-    def forward(self, sentence: torch.Tensor) -> Any:
-        return self.lstm(self.embedding(sentence).view(len(sentence), 1, -1))[0].view(len(sentence), -1)
+    def forward(self, sentence: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.lstm(self.embedding(sentence).view(len(sentence), 1, -1))[0]
+        return y.view(len(sentence), -1)
 
 
 def test_a_model_of_one_sequence_is_served_in_batches() -> None:

@@ -29,9 +29,10 @@ class CausalConvolution(nn.Module):
         self.convolution = nn.Conv1d(3, 4, 3)
         self.gru = nn.GRU(4, 4, batch_first=True)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         mixed = self.convolution(functional.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2)
-        return self.gru(mixed)[0]
+        outputs: torch.Tensor = self.gru(mixed)[0]
+        return outputs
 
 
 def lowered(name: str) -> LoweredModel:

@@ -98,10 +98,11 @@ def test_weights_that_the_program_computes_are_left_to_torch() -> None:
             super().__init__()
             self.core = nn.GRU(FEATURES, HIDDEN)
 
-        def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
             weights = [getattr(self.core, name) * 0.5 for name in self.core._flat_weights_names]
             h_0 = x.new_zeros(1, x.shape[0], HIDDEN)
-            return torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)[0]
+            y: Tensor = torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)[0]
+            return y
 
     assert_rewritten([], Normed().eval(), *ragged_batch(0.0))
 
@@ -156,12 +157,13 @@ def test_what_comes_after_answers_as_before(name: str) -> None:
         assert_equal(module, over, *ragged_batch(0.0, batch, time))
 
 
-def _again(m: Any, y: Tensor) -> Any:
+def _again(m: Any, y: Tensor) -> Tensor:
     """A recurrence over a linear layer of the outputs of another one."""
     x = m.between(y)
     weights = [getattr(m.core, name) for name in m.core._flat_weights_names]
     lengths, h_0 = torch.full_like(y[:, 0, 0], 1, dtype=torch.int64), x.new_zeros(1, x.shape[0], HIDDEN)
-    return torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)[0]
+    z: Tensor = torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)[0]
+    return z
 
 
 def test_a_recurrence_reads_the_layer_that_is_before_it() -> None:

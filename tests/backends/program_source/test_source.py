@@ -45,11 +45,13 @@ def without_gradients(model: Any, x: Tensor) -> Tensor:
     return y + 1
 
 
-def branched(model: Any, x: Tensor) -> Any:
-    def inner(y: Tensor) -> Any:
-        return torch.cond(y.sum() > 9, lambda y: y - 1, lambda y: y.exp(), (y,))
+def branched(model: Any, x: Tensor) -> Tensor:
+    def inner(y: Tensor) -> Tensor:
+        result: Tensor = torch.cond(y.sum() > 9, lambda y: y - 1, lambda y: y.exp(), (y,))
+        return result
 
-    return torch.cond(x.sum() > 0, inner, lambda y: y * 3, (x,))
+    result: Tensor = torch.cond(x.sum() > 0, inner, lambda y: y * 3, (x,))
+    return result
 
 
 def scanned(model: Any, x: Tensor) -> list[Tensor]:

@@ -37,17 +37,19 @@ class Net(nn.Module):
         self.lstm = nn.LSTM(128, 256, num_layers=2, batch_first=batch_first)
         self.linear = nn.Linear(256, 16)
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x, _ = self.lstm(x)
-        return self.linear(x)
+        answer: torch.Tensor = self.linear(x)
+        return answer
 
 
 class Abstract(Net):
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         zeros = x.new_zeros(2, x.shape[0], 256)
         weights = [getattr(self.lstm, name) for name in self.lstm._flat_weights_names]
         y, _, _ = torch.ops.neuron_lstm.lstm(x, None, zeros, zeros, weights, True, 2, False, False)
-        return self.linear(y)
+        answer: torch.Tensor = self.linear(y)
+        return answer
 
 
 @torch.no_grad()
@@ -102,8 +104,9 @@ def test_what_does_not_fit_the_accelerator_is_refused(tmp_path: Path) -> None:
             super().__init__()
             self.linear = nn.Linear(4096, 4096)
 
-        def forward(self, x: torch.Tensor) -> Any:
-            return self.linear(x)
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            answer: torch.Tensor = self.linear(x)
+            return answer
 
     program = torch.export.export(Wide(), (torch.randn(1, 4096),), strict=False)
     with pytest.raises(CompileError, match=f"the program does not fit {CONFIG}: "):

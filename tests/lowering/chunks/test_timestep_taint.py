@@ -120,8 +120,9 @@ class WithLengths(nn.Module):
         self.alpha = alpha
         self.lstm = nn.LSTM(4, 4, batch_first=True)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Any:
-        return self.lstm(x)[0][torch.arange(x.size(0)), torch.sub(lengths, 1, alpha=self.alpha)]
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        read: Tensor = self.lstm(x)[0][torch.arange(x.size(0)), torch.sub(lengths, 1, alpha=self.alpha)]
+        return read
 
 
 @pytest.mark.parametrize(("alpha", "is_last"), [(1, True), (2, False)])

@@ -25,11 +25,12 @@ class WeightDrop(nn.Module):
         self.lstm.register_parameter("weight_hh_l0_raw", nn.Parameter(raw.data))
         self.out = nn.Linear(6, 3)
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         raw = self.lstm.get_parameter("weight_hh_l0_raw")
         self.lstm.weight_hh_l0 = nn.functional.dropout(raw, 0.5, training=self.training)
         y, _ = self.lstm(x)
-        return self.out(y.view(y.size(0) * y.size(1), 6))
+        flat: Tensor = self.out(y.view(y.size(0) * y.size(1), 6))
+        return flat
 
 
 def test_weights_that_are_set_in_every_call_are_traced() -> None:
@@ -97,10 +98,11 @@ class OneHot(nn.Module):
         self.table = torch.zeros(1, 9)
         self.gru = nn.GRU(9, 6)
 
-    def forward(self, ids: Tensor, hidden: Tensor) -> Any:
+    def forward(self, ids: Tensor, hidden: Tensor) -> Tensor:
         self.table.zero_()
         rows = self.table.scatter_(1, ids.view(-1, 1), 1)
-        return self.gru(rows.unsqueeze(0), hidden)[0].view(-1, 6)
+        states: Tensor = self.gru(rows.unsqueeze(0), hidden)[0]
+        return states.view(-1, 6)
 
 
 @pytest.mark.ci
@@ -156,10 +158,11 @@ class Adapting(nn.Module):
         self.scale = nn.Parameter(torch.ones(6))
         self.write = write
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             self.write(self.scale)
-        return self.gru(x)[0] * self.scale
+        y: Tensor = self.gru(x)[0] * self.scale
+        return y
 
 
 HERE = r" \(at test_model_attributes"
